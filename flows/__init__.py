@@ -1,0 +1,1 @@
+"""The command line and the Prefect flows: thin, over plain functions of the other packages."""

@@ -1,0 +1,1 @@
+"""One module a trace format. Each defines NAME, `sniff(path, head)` and `read(source)`; found by walking this folder."""

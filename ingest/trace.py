@@ -1,0 +1,129 @@
+"""What every reader returns: one file as tables of one vocabulary. Formats end here.
+
+Times are integer nanoseconds since `origin_unix_ns`. A reader rounds both ends of a span, never its length.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import polars as pl
+
+from tracegap.ingest.issues import Issues
+
+OPS = {
+    "op_id": pl.Int64,  # order in the file, from 0, unique in the trace
+    "device_id": pl.String,  # a Device.device_id
+    "stream": pl.String,
+    "name": pl.String,  # as the trace has it
+    "op_class": pl.String,  # a models.ops.OpClass
+    "framework_op": pl.String,  # aten::mm, jit(f)/dot_general, ...
+    "module": pl.String,  # path of the layer, where the trace has one
+    "start_ns": pl.Int64,
+    "dur_ns": pl.Int64,
+    "step": pl.Int64,  # only where the trace itself says it (group id); else None and `ingest.steps` fills it
+    "dtype": pl.String,  # math dtype, a key of models.ops.DTYPE_BYTES
+    "shapes": pl.String,  # JSON list of input shapes (lists of them for tensor lists)
+    "flops": pl.Int64,  # done, one multiply-add = 2; None = unknown
+    "bytes": pl.Int64,  # moved from or to device memory at least; None = unknown
+    "cost_source": pl.String,  # trace, hlo, shapes, nvtx, config, none
+    "cost_note": pl.String,  # why flops or bytes are None, or what they assume
+    "correlation_id": pl.Int64,
+    "launch_ns": pl.Int64,  # when the host began the call that launched it; None = launch not in the file
+    "launch_thread": pl.String,  # a host_events.thread
+}
+"""Operations on devices, leaves only: no modules, loops, annotations or derived lines. Asynchronous ones from start to done."""
+
+HOST_EVENTS = {
+    "event_id": pl.Int64,  # order in the file
+    "thread": pl.String,  # "pid/tid"
+    "kind": pl.String,  # op, python, module, annotation, step, launch, sync, input, runtime, memory, overhead, collective, other
+    "name": pl.String,
+    "start_ns": pl.Int64,
+    "dur_ns": pl.Int64,
+    "self_ns": pl.Int64,  # duration less what children on the same thread cover; None = not a nested span
+    "parent_id": pl.Int64,  # event_id of the enclosing span on the thread
+    "correlation_id": pl.Int64,
+}
+"""Spans on host threads."""
+
+STEP_MARKS = {
+    "step": pl.Int64,
+    "device_id": pl.String,  # None: the mark is on the host and holds for every device of the trace
+    "start_ns": pl.Int64,
+    "dur_ns": pl.Int64,
+    "source": pl.String,  # xplane_steps, profiler_step, nvtx, step_trace_annotation
+    "thread": pl.String,  # of a host mark
+}
+"""Where the trace says that a step is. Host marks: an operation belongs to the step in which it was launched."""
+
+COLLECTIVES = {
+    "op_id": pl.Int64,  # an OPS.op_id of class collective
+    "collective": pl.String,  # a models.ops.CollectiveKind; None = communication of unknown kind
+    "group_id": pl.String,  # the same text on all ranks of the group; None = unknown
+    "group_ranks": pl.String,  # JSON list of global ranks (device ordinals in XSpace)
+    "group_size": pl.Int64,
+    "seq": pl.Int64,  # number of the call within its group, where the trace says it
+    "message_bytes": pl.Int64,  # S of nccl-tests: all-gather output, reduce-scatter input, else this rank's input
+    "dtype": pl.String,
+    "peer": pl.Int64,  # the other rank of a send or receive
+}
+"""One row for every row of OPS of class collective."""
+
+COUNTERS = {
+    "device_id": pl.String,
+    "name": pl.String,
+    "ts_ns": pl.Int64,
+    "value": pl.Float64,
+}
+"""Sampled values."""
+
+DeviceKind = Literal["gpu", "tpu", "cpu", "accelerator"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Device:
+    """A device of a trace."""
+
+    device_id: str
+    """As operations name it: "0", "TPU:0", "GPU:1", "CPU:0"."""
+    kind: DeviceKind
+    name: str | None = None
+    """As the trace names the part ("NVIDIA H100 80GB HBM3", "TPU v6 Lite"); None where it does not."""
+    ordinal: int | None = None
+    """Number in its group where one file holds several ranks (XSpace)."""
+    properties: dict[str, Any] = field(default_factory=dict)
+    """What the trace says of it: memory_bytes, core_count, compute_capability ("9.0"), clock_hz."""
+    stated_peaks: dict[str, float] = field(default_factory=dict)
+    """Peaks that the trace itself states: `flops_per_s` (matrix, its native 16-bit), `hbm_bytes_per_s`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trace:
+    """One file, read. Frames have exactly the columns of the schemas above."""
+
+    format: str
+    """NAME of the reader."""
+    framework: str
+    """pytorch, jax, tensorflow, cuda, ..."""
+    origin_unix_ns: int | None
+    """Unix time of t = 0; None where the file does not tell."""
+    rank: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+    devices: list[Device] = field(default_factory=list)
+    ops: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=OPS))
+    host_events: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=HOST_EVENTS))
+    step_marks: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STEP_MARKS))
+    collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COLLECTIVES))
+    counters: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COUNTERS))
+    config: dict[str, Any] = field(default_factory=dict)
+    """Configuration found in the trace (flat, dotted keys); no secrets, no environment."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Counts of the raw file that a person can check: events, by_phase, ... (free form, by format)."""
+    issues: Issues = field(default_factory=Issues)
+
+
+def shapes_json(shapes: Any) -> str:
+    """Compact JSON of shapes, as `ops.shapes` has it."""
+    return json.dumps(shapes, separators=(",", ":"))

@@ -1,0 +1,1 @@
+"""FLOPs and bytes of operations, one module a family; found by walking this folder."""

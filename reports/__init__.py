@@ -1,0 +1,1 @@
+"""Joins measurement with theory (in `join`), compares runs, draws pages."""

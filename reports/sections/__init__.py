@@ -1,0 +1,1 @@
+"""One module a section of the page; found by walking this folder."""
