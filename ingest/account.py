@@ -1,0 +1,188 @@
+"""The time account of one device: states, shares and idle causes (design, section 3). Measures; predicts nothing.
+
+A device's timeline is cut at every start and end of an operation and of a step window. Each piece is in exactly one
+state, and belongs in equal parts to the operations of that state that run in it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tracegap.ingest.intervals import Cover, Floats, Ints, apportion, cut, gaps
+from tracegap.models.ops import STATE_OF_CLASS, State
+
+WORK_STATES = (State.COMPUTE, State.EXPOSED_COMM, State.EXPOSED_COPY)
+"""States with work, first wins."""
+OUTSIDE = -1
+"""Window index of what lies in no step window."""
+
+
+def states_of(op_classes: pl.Series) -> Ints:
+    """Index into WORK_STATES of each operation class."""
+    index = {c.value: WORK_STATES.index(s) for c, s in STATE_OF_CLASS.items()}
+    return op_classes.replace_strict(index, return_dtype=pl.Int64).to_numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A device timeline in pieces."""
+
+    points: Ints
+    """Boundaries of the pieces, shape [p + 1]."""
+    state: Ints
+    """State of each piece: index into WORK_STATES, or len(WORK_STATES) for idle, shape [p]."""
+    own: Floats
+    """By work state: time that one operation of the state owns up to each boundary, shape [3, p + 1], ns."""
+    spent: Ints
+    """By state, idle last: time up to each boundary, shape [4, p + 1], ns."""
+
+    @classmethod
+    def of(cls, starts: Ints, ends: Ints, states: Ints, cuts: Ints) -> "Timeline":
+        """From operations [start, end) with their states, cut also at `cuts`."""
+        points = np.unique(np.concatenate((starts, ends, cuts)))
+        if len(points) < 2:
+            points = np.array([points[0] if len(points) else 0] * 2, dtype=np.int64)
+        size = len(points)
+        first, last = np.searchsorted(points, starts), np.searchsorted(points, ends)
+        running = np.stack(
+            [
+                np.cumsum(
+                    np.bincount(first[states == s], minlength=size) - np.bincount(last[states == s], minlength=size)
+                )[:-1]
+                for s in range(len(WORK_STATES))
+            ]
+        )
+        busy = running > 0
+        state = np.where(busy.any(axis=0), busy.argmax(axis=0), len(WORK_STATES))
+        length = np.diff(points)
+        kinds = np.arange(len(WORK_STATES) + 1)[:, None]
+        spent = np.where(state == kinds, length, 0)
+        own = spent[:-1] / np.maximum(running, 1)
+        return cls(points, state, _from_zero(own), _from_zero(spent))
+
+    def at(self, instants: Ints) -> Ints:
+        """Index of the boundary at or before each instant."""
+        return np.clip(np.searchsorted(self.points, instants, side="right") - 1, 0, len(self.points) - 1)
+
+    def own_time(self, starts: Ints, ends: Ints, states: Ints) -> Floats:
+        """Fractional share of operations of `states` on [start, end), ns; the ends may lie inside pieces."""
+        return self._interpolated(ends, states) - self._interpolated(starts, states)
+
+    def _interpolated(self, instants: Ints, states: Ints) -> Floats:
+        i = self.at(instants)
+        j = np.minimum(i + 1, len(self.points) - 1)
+        width = np.maximum(self.points[j] - self.points[i], 1)
+        part = np.clip((instants - self.points[i]) / width, 0.0, 1.0)
+        low = self.own[states, i]
+        exact = instants <= self.points[i]
+        return np.where(exact, low, low + part * (self.own[states, j] - low))
+
+    def states_within(self, starts: Ints, ends: Ints) -> Ints:
+        """Time in each state, idle last, inside windows that end on boundaries, shape [4, n], ns."""
+        inside: Ints = self.spent[:, self.at(ends)] - self.spent[:, self.at(starts)]
+        return inside
+
+
+def _from_zero(values: Any) -> Any:
+    """Running sums along the last axis, with a leading zero; keeps the dtype."""
+    return np.concatenate((np.zeros((len(values), 1), dtype=values.dtype), np.cumsum(values, axis=1)), axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Disjoint step windows in increasing order, and the tiles that they and what lies between them make."""
+
+    starts: Ints
+    ends: Ints
+
+    def tiles(self, lo: int, hi: int) -> tuple[Ints, Ints]:
+        """Increasing edges that cover [lo, hi) and all windows, and the window of each tile or OUTSIDE."""
+        edges = np.unique(np.concatenate((np.array([lo, hi], dtype=np.int64), self.starts, self.ends)))
+        window = np.full(max(len(edges) - 1, 1), OUTSIDE, dtype=np.int64)
+        some = self.ends > self.starts
+        window[np.searchsorted(edges, self.starts[some])] = np.flatnonzero(some)
+        return edges, window
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What each operation owns, piece by window."""
+
+    op: Ints
+    """Index of the operation of each piece, shape [m]."""
+    window: Ints
+    """Index of the window of each piece, or OUTSIDE, shape [m]."""
+    dur_ns: Ints
+    """Duration of the piece, shape [m]."""
+    share_ns: Ints
+    """Share of the piece; over the pieces of a state in a window they add up to the time of that state."""
+
+
+def shares(line: Timeline, starts: Ints, ends: Ints, states: Ints, windows: Windows) -> Shares:
+    """Cuts operations at the ends of windows and shares each instant of a state out equally."""
+    edges, tile_window = windows.tiles(int(line.points[0]), int(line.points[-1]))
+    pieces = cut(starts, ends, edges)
+    state = states[pieces.of]
+    parts = line.own_time(pieces.begin, pieces.end, state)
+    totals = line.states_within(edges[:-1], edges[1:])[:-1].T.ravel()
+    share = apportion(parts, pieces.tile * len(WORK_STATES) + state, totals)
+    return Shares(pieces.of, tile_window[pieces.tile], pieces.end - pieces.begin, share)
+
+
+IDLE_CAUSES = ("idle_host_ns", "idle_sync_ns", "idle_input_ns", "idle_gap_ns", "idle_unknown_ns")
+
+
+def idle_by_cause(ops: pl.DataFrame, windows: Windows, host: pl.DataFrame, mark_thread: str | None) -> dict[str, Ints]:
+    """Idle time of each window by cause; the causes add up to the idle time of the window.
+
+    An idle interval [a, b) ends with the next operation, whose launch call began at h. From h on it is `idle_gap`;
+    before, the host had not begun: in an input range `idle_input`, else in a synchronisation `idle_sync`, else
+    `idle_host`. Where the launch is not in the file, `idle_unknown`.
+
+    Args:
+        ops: op_id, start_ns, dur_ns, launch_ns, launch_thread of the operations of one device.
+        windows: the step windows.
+        host: host events (thread, kind, start_ns, dur_ns).
+        mark_thread: thread that carries the step marks; its ranges count beside those of the launching thread.
+    """
+    out = {cause: np.zeros(len(windows.starts), dtype=np.int64) for cause in IDLE_CAUSES}
+    if not len(ops) or not len(windows.starts):
+        return out
+    ops = ops.sort("start_ns", "op_id")
+    starts = ops["start_ns"].to_numpy()
+    ends = starts + ops["dur_ns"].to_numpy()
+    lo, hi = int(windows.starts[0]), int(windows.ends[-1])
+    edges, tile_window = windows.tiles(lo, hi)
+    pieces = cut(*gaps(starts, ends, lo, hi), edges)
+    inside = tile_window[pieces.tile] != OUTSIDE
+    a, b, window = pieces.begin[inside], pieces.end[inside], tile_window[pieces.tile][inside]
+
+    following = np.searchsorted(starts, b, side="left")
+    has_next = following < len(starts)
+    following = np.minimum(following, len(starts) - 1)
+    launch = ops["launch_ns"][following]
+    known = has_next & launch.is_not_null().to_numpy()
+    threads = ops["launch_thread"][following].fill_null("").to_numpy()
+    h = np.clip(launch.fill_null(0).to_numpy(), a, b)
+
+    spans = host.filter(pl.col("kind").is_in(["input", "sync"]) & pl.col("dur_ns").is_not_null())
+    input_ns, held_ns = np.zeros_like(a), np.zeros_like(a)
+    for thread in set(threads[known].tolist()):
+        mine = known & (threads == thread)
+        near = spans.filter(pl.col("thread").is_in([thread, mark_thread or thread]))
+        for kinds, into in ((["input"], input_ns), (["input", "sync"], held_ns)):
+            held = near.filter(pl.col("kind").is_in(kinds))
+            begin = held["start_ns"].to_numpy()
+            into[mine] = Cover.of(begin, begin + held["dur_ns"].to_numpy()).within(a[mine], h[mine])
+    by_cause = {
+        "idle_input_ns": input_ns,
+        "idle_sync_ns": held_ns - input_ns,
+        "idle_host_ns": np.where(known, h - a, 0) - held_ns,
+        "idle_gap_ns": np.where(known, b - h, 0),
+        "idle_unknown_ns": np.where(known, 0, b - a),
+    }
+    for cause, ns in by_cause.items():
+        np.add.at(out[cause], window, ns)
+    return out

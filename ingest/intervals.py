@@ -1,0 +1,119 @@
+"""Interval arithmetic on integer nanoseconds: half-open, vectorised, exact where the answer is an integer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Sorted disjoint intervals with the same points; touching ones are joined, empty ones dropped."""
+    keep = ends > starts
+    starts, ends = starts[keep], ends[keep]
+    if not len(starts):
+        return starts, ends
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    reach = np.maximum.accumulate(ends)
+    first = np.concatenate(([True], starts[1:] > reach[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return starts[first], reach[last]
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """How much of the time up to an instant a set of intervals covers."""
+
+    points: Ints
+    """Boundaries of the union, increasing."""
+    covered: Ints
+    """Length covered up to each of them, ns."""
+
+    @classmethod
+    def of(cls, starts: Ints, ends: Ints) -> "Cover":
+        """From any intervals, overlapping or not."""
+        starts, ends = union(starts, ends)
+        points = np.stack((starts, ends), axis=1).ravel()
+        lengths = np.stack((np.zeros_like(starts), ends - starts), axis=1).ravel()
+        return cls(points, np.cumsum(lengths))
+
+    def upto(self, instants: Ints) -> Ints:
+        """Length covered before each instant, ns."""
+        if not len(self.points):
+            return np.zeros_like(instants)
+        i = np.searchsorted(self.points, instants, side="right") - 1
+        known = np.maximum(i, 0)
+        inside = (i >= 0) & (known % 2 == 0)
+        return np.where(i >= 0, self.covered[known] + np.where(inside, instants - self.points[known], 0), 0)
+
+    def within(self, starts: Ints, ends: Ints) -> Ints:
+        """Length covered inside each [start, end), ns."""
+        return self.upto(ends) - self.upto(starts)
+
+
+def gaps(starts: Ints, ends: Ints, lo: int, hi: int) -> tuple[Ints, Ints]:
+    """Disjoint intervals of [lo, hi) that no interval covers."""
+    starts, ends = union(np.clip(starts, lo, hi), np.clip(ends, lo, hi))
+    left = np.concatenate((np.array([lo], dtype=np.int64), ends))
+    right = np.concatenate((starts, np.array([hi], dtype=np.int64)))
+    keep = right > left
+    return left[keep], right[keep]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Intervals cut at edges: piece i is the part [begin, end) of interval `of[i]` in tile `tile[i]`."""
+
+    of: Ints
+    tile: Ints
+    begin: Ints
+    end: Ints
+
+
+def cut(starts: Ints, ends: Ints, edges: Ints) -> Pieces:
+    """Cuts intervals at increasing edges; tile t is [edges[t], edges[t + 1]).
+
+    The edges must reach as far as the intervals. An empty interval gives one empty piece.
+    """
+    tiles = max(len(edges) - 1, 1)
+    first = np.clip(np.searchsorted(edges, starts, side="right") - 1, 0, tiles - 1)
+    last = np.maximum(first, np.searchsorted(edges, ends, side="left") - 1)
+    count = last - first + 1
+    of = np.repeat(np.arange(len(starts)), count)
+    tile = first[of] + (np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count))
+    begin = np.maximum(starts[of], edges[tile])
+    end = np.maximum(np.minimum(ends[of], edges[np.minimum(tile + 1, len(edges) - 1)]), begin)
+    return Pieces(of, tile, begin, end)
+
+
+def apportion(parts: Floats, groups: Ints, totals: Ints) -> Ints:
+    """Whole nanoseconds for fractional parts, so that each group adds up to its total exactly.
+
+    Every part becomes its floor or one more; the largest fractions are rounded up first (largest remainder).
+
+    Args:
+        parts: non-negative real parts, ns, shape [n].
+        groups: index into totals of each part, shape [n].
+        totals: what the parts of each group add up to, ns.
+    """
+    whole = np.floor(parts + 1e-6).astype(np.int64)
+    if not len(parts):
+        return whole
+    missing = totals - _sum_by(whole, groups, len(totals))
+    order = np.lexsort((np.arange(len(parts)), -(parts - whole), groups))
+    sizes = np.bincount(groups, minlength=len(totals))
+    begin = np.cumsum(sizes) - sizes
+    place = np.empty(len(parts), dtype=np.int64)
+    place[order] = np.arange(len(parts)) - begin[groups[order]]
+    per_part, extra = np.divmod(missing, np.maximum(sizes, 1))
+    return whole + per_part[groups] + (place < extra[groups])
+
+
+def _sum_by(values: Ints, groups: Ints, n: int) -> Ints:
+    """Exact integer sums by group (bincount's weights are doubles)."""
+    sums = np.zeros(n, dtype=np.int64)
+    np.add.at(sums, groups, values)
+    return sums

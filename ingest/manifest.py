@@ -1,0 +1,115 @@
+"""What was run: the manifest that may lie beside the traces (`manifest.toml`, `.yaml` or `.json`)."""
+
+import datetime
+import json
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tracegap.ingest.errors import TraceError
+
+NAMES = ("manifest.toml", "manifest.yaml", "manifest.yml", "manifest.json")
+_SECRET = re.compile(r"token|secret|passw|api_?key|credential|private_?key|access_?key|auth", re.IGNORECASE)
+
+
+@dataclass(slots=True, kw_only=True)
+class Manifest:
+    """A run as its owner describes it; everything is optional."""
+
+    job: str | None = None
+    """Job that the run belongs to."""
+    run: str | None = None
+    """Name of the run."""
+    simulated: bool = False
+    """Whether the data is simulated; shown wherever the run is."""
+    started_at: datetime.datetime | None = None
+    """Start of the run."""
+    git_commit: str | None = None
+    """Commit of the training code."""
+    hardware: str | None = None
+    """Catalogue id of the part; goes before the name in the trace."""
+    world_size: int | None = None
+    """Ranks of the job."""
+    tokens_per_step: int | None = None
+    """Tokens of one step over all ranks."""
+    tags: list[str] = field(default_factory=list)
+    model: dict[str, Any] | None = None
+    """layers, hidden, heads, kv_heads, head_dim, ffn, mlp, vocab, seq, causal, tied_embeddings, dtype."""
+    mesh: dict[str, int] | None = None
+    """Axis name to size."""
+    topology: dict[str, Any] | None = None
+    """torus and wrap (lists by axis), or ranks_per_domain."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Anything: flat, dotted keys."""
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            flat |= flatten(value, name + ".")
+        else:
+            flat[name] = value
+    return flat
+
+
+def without_secrets(config: dict[str, Any]) -> dict[str, Any]:
+    """The same configuration with values of keys that name a secret removed."""
+    return {k: "(removed)" if _SECRET.search(k) else v for k, v in config.items()}
+
+
+def find(folder: Path) -> Path | None:
+    """The manifest of a folder, if there is one."""
+    return next((folder / name for name in NAMES if (folder / name).is_file()), None)
+
+
+def load(path: Path) -> Manifest:
+    """Reads a manifest.
+
+    Raises:
+        TraceError: it is not valid, or a key is of the wrong type.
+    """
+    try:
+        text = path.read_text()
+        if path.suffix == ".toml":
+            raw = tomllib.loads(text)
+        elif path.suffix == ".json":
+            raw = json.loads(text)
+        else:
+            raw = yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as e:
+        raise TraceError(str(path), f"not a valid manifest: {e}", code="malformed", todo="mend or remove it") from e
+    if not isinstance(raw, dict):
+        raise TraceError(str(path), "not a valid manifest: a table is expected", code="malformed")
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "job": str, "run": str, "simulated": bool, "started_at": (str, datetime.datetime, datetime.date),
+        "git_commit": str, "hardware": str, "world_size": int, "tokens_per_step": int, "tags": list,
+        "model": dict, "mesh": dict, "topology": dict, "config": dict,
+    }  # fmt: skip
+    values: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key not in kinds:
+            known = ", ".join(kinds)
+            raise TraceError(str(path), f"unknown key {key!r}", code="malformed", todo=f"known keys: {known}")
+        if not isinstance(value, kinds[key]):
+            raise TraceError(str(path), f"{key}: got {value!r}", code="malformed", todo="see docs/manifest.md for its type")
+        values[key] = value
+    if "started_at" in values:
+        values["started_at"] = _utc(values["started_at"], path)
+    values["config"] = without_secrets(flatten(values.get("config", {})))
+    return Manifest(**values)
+
+
+def _utc(value: str | datetime.date | datetime.datetime, path: Path) -> datetime.datetime:
+    """As a naive UTC time."""
+    try:
+        when = datetime.datetime.fromisoformat(str(value))
+    except ValueError as e:
+        raise TraceError(str(path), f"started_at: not an ISO 8601 time: {value!r}", code="malformed") from e
+    return when.astimezone(datetime.UTC).replace(tzinfo=None) if when.tzinfo else when

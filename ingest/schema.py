@@ -1,0 +1,323 @@
+"""The tables of the store as declarations: DDL, comments and documentation are made from these.
+
+Names and units are public (design, section 4); tables marked internal feed the views and may change.
+"""
+
+from dataclasses import dataclass
+
+SCHEMA_VERSION = 1
+"""Raised with every change of a table; a store of another version is refused with what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its DuckDB type and what it means, unit included."""
+
+    name: str
+    type: str
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A base table: one row is a `grain`."""
+
+    name: str
+    grain: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    public: bool = True
+
+    def ddl(self) -> str:
+        """`CREATE TABLE` and its comments."""
+        columns = ",\n  ".join(f"{c.name} {c.type}" for c in self.columns)
+        comments = [f"COMMENT ON TABLE {self.name} IS {quoted(self.grain)}"]
+        comments += [f"COMMENT ON COLUMN {self.name}.{c.name} IS {quoted(c.doc)}" for c in self.columns]
+        return ";\n".join([f"CREATE TABLE {self.name} (\n  {columns}\n)", *comments])
+
+    @property
+    def names(self) -> list[str]:
+        """Column names in order."""
+        return [c.name for c in self.columns]
+
+
+def quoted(text: str) -> str:
+    """An SQL string literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _columns(spec: str) -> tuple[Column, ...]:
+    """From lines of `name TYPE meaning`."""
+    return tuple(Column(*line.strip().split(maxsplit=2)) for line in spec.strip().splitlines())
+
+
+_RUN = "run_id VARCHAR run of the trace, a runs.run_id"
+_TRACE = "trace_id VARCHAR trace, a traces.trace_id"
+_DEVICE = "device_id VARCHAR device within the trace, a devices.device_id"
+_STEP = "step BIGINT step number"
+
+TABLES = (
+    Table(
+        "runs",
+        "a run of a job: the traces of all its ranks",
+        _columns("""
+            run_id VARCHAR name of the run in this store
+            job VARCHAR name of the job that the run belongs to; history is kept by job
+            started_at TIMESTAMP start of the run, UTC; from the manifest, else the earliest trace
+            framework VARCHAR pytorch, jax, tensorflow, cuda; several are joined by +
+            world_size BIGINT ranks of the job as the traces or the manifest say it; NULL = unknown
+            simulated BOOLEAN true where the manifest says that the data is simulated
+            config JSON configuration: flat object, from manifest and traces, secrets removed
+            model JSON description of the model from the manifest; NULL = unknown
+            mesh JSON mesh axes and their sizes from the manifest; NULL = unknown
+            topology JSON shape and wraparound of the torus, ranks in a domain, from the manifest; NULL = unknown
+            tokens_per_step BIGINT tokens of one step over all ranks, from the manifest; NULL = unknown
+            git_commit VARCHAR commit of the training code, from the manifest; NULL = unknown
+            tags JSON free words from the manifest
+            evaluated_at TIMESTAMP when theory was last joined, UTC; NULL = not since the last change
+        """),
+        key=("run_id",),
+    ),
+    Table(
+        "traces",
+        "an ingested trace file",
+        _columns(f"""
+            trace_id VARCHAR first 16 hexadecimal digits of the SHA-256 of the file
+            {_RUN}
+            rank BIGINT rank of the process; NULL = the file does not say it
+            host VARCHAR host as the trace names it; NULL = unknown
+            path VARCHAR where the file was read from
+            format VARCHAR reader: kineto, xspace, xla_chrome, nsys
+            framework VARCHAR what ran: pytorch, jax, tensorflow, cuda
+            origin_unix_ns BIGINT Unix time of t = 0 of the trace, ns; NULL = unknown
+            sha256 VARCHAR SHA-256 of the file
+            size_bytes BIGINT size of the file as it lies, bytes
+            status VARCHAR ok, or partial: something of the file is lost (see diagnostics)
+            diagnostics JSON list of objects with code, severity, count, where, message
+            facts JSON counts of the raw file, free form by format
+            clock_offset_ns BIGINT added to times of this trace to compare ranks, ns; NULL = not aligned
+            clock_drift_frac DOUBLE part by which the clock of this trace is stretched when ranks are compared
+            clock_residual_ns BIGINT largest disagreement of aligned completions, ns; NULL = not aligned
+            parser_version BIGINT version of the reader
+            ingested_at TIMESTAMP when the file was read, UTC
+        """),
+        key=("trace_id",),
+    ),
+    Table(
+        "devices",
+        "a device in a trace",
+        _columns(f"""
+            {_TRACE}
+            device_id VARCHAR device within the trace: 0, TPU:0, GPU:1, cpu
+            kind VARCHAR gpu, tpu, cpu, accelerator
+            name VARCHAR part as the trace names it; NULL = not named
+            ordinal BIGINT number among the devices of the run where one file holds several; NULL = one a file
+            hardware VARCHAR catalogue id, a hardware.id; NULL = unknown part
+            matched_by VARCHAR how the part was recognised, or why not
+            hbm_bytes_per_s DOUBLE memory bandwidth that the theory uses, bytes a second; NULL = unknown
+            hbm_source VARCHAR trace or catalogue
+            properties JSON what the trace says of the device
+        """),
+        key=("trace_id", "device_id"),
+    ),
+    Table(
+        "peaks",
+        "the dense peak that the theory uses for one math dtype on one device",
+        _columns(f"""
+            {_TRACE}
+            {_DEVICE}
+            unit VARCHAR matrix or vector
+            dtype VARCHAR math dtype
+            flops_per_s DOUBLE dense peak of one device of the trace, FLOP a second
+            source VARCHAR trace, or catalogue with the part
+        """),
+        key=("trace_id", "device_id", "unit", "dtype"),
+        public=False,
+    ),
+    Table(
+        "steps",
+        "a step on a device: windows tile the device timeline",
+        _columns(f"""
+            {_RUN}
+            {_TRACE}
+            rank BIGINT rank; for a file that holds several devices, the device ordinal
+            {_DEVICE}
+            {_STEP}
+            start_ns BIGINT start of the window: first kernel of the step, ns since the origin of the trace
+            wall_ns BIGINT length of the window, ns
+            source VARCHAR what marked it: xplane_steps, profiler_step, nvtx, step_trace_annotation, inferred, whole_trace
+            complete BOOLEAN false: kept, but left out of averages
+            incomplete_reason VARCHAR why not complete
+            kernels BIGINT kernels that this step launched
+            compute_ns BIGINT time in which a kernel runs that is neither communication nor copy, ns
+            exposed_comm_ns BIGINT time in which communication runs and no compute, ns
+            exposed_copy_ns BIGINT time in which only copies and fills run, ns
+            idle_ns BIGINT time in which nothing runs, ns
+            idle_host_ns BIGINT part of idle: the host had not begun to launch, ns
+            idle_sync_ns BIGINT part of idle: the host sat in a synchronisation, ns
+            idle_input_ns BIGINT part of idle: the host was loading data, ns
+            idle_gap_ns BIGINT part of idle: after the launch call began, ns
+            idle_unknown_ns BIGINT part of idle: nothing in the trace tells, ns
+        """),
+        key=("trace_id", "device_id", "step"),
+    ),
+    Table(
+        "ops",
+        "an operation on a device (leaves only; asynchronous ones from start to done)",
+        _columns(f"""
+            {_TRACE}
+            op_id BIGINT number within the trace
+            {_DEVICE}
+            stream VARCHAR stream, queue or line of the device
+            step BIGINT step that launched it; NULL = its launch is not in the file
+            name VARCHAR kernel or instruction as the trace names it
+            op_class VARCHAR matmul, attention, convolution, normalization, softmax, elementwise, reduction, embedding, \
+optimizer, data_movement, sort, random, collective, copy, memset, graph, custom, other
+            framework_op VARCHAR operation of the framework that launched it; NULL = unknown
+            module VARCHAR path of the module or name scope; NULL = unknown
+            start_ns BIGINT start, ns since the origin of the trace
+            dur_ns BIGINT duration, ns
+            share_ns BIGINT part of the device time that is its own: 1/k of each instant in which k operations of the \
+winning state run, ns
+            dtype VARCHAR math dtype; NULL = unknown
+            shapes JSON shapes of the inputs; NULL = not recorded
+            flops BIGINT FLOPs done (a multiply-add is 2); NULL = unknown
+            bytes BIGINT bytes from and to device memory at least; NULL = unknown
+            cost_source VARCHAR where flops and bytes come from: trace, hlo, shapes, nvtx, config, none
+            cost_note VARCHAR why the cost is unknown, or what it assumes
+            correlation_id BIGINT id that joins it to its launch; NULL = none
+            launch_ns BIGINT start of its launch call on the host, ns; NULL = not in the file
+            launch_thread VARCHAR thread of its launch call, a host_events.thread
+        """),
+        key=("trace_id", "op_id"),
+    ),
+    Table(
+        "op_windows",
+        "the part of an operation that lies in one step window",
+        _columns(f"""
+            {_TRACE}
+            op_id BIGINT an ops.op_id
+            {_DEVICE}
+            step BIGINT step whose window it lies in
+            state VARCHAR compute, exposed_comm, exposed_copy: the state that the operation counts for
+            dur_ns BIGINT its duration, cut at the ends of the window, ns
+            share_ns BIGINT its share of the time of that state in the window, ns
+        """),
+        key=("trace_id", "op_id", "step"),
+        public=False,
+    ),
+    Table(
+        "host_events",
+        "an event on a host thread",
+        _columns(f"""
+            {_TRACE}
+            event_id BIGINT number within the trace
+            thread VARCHAR process/thread
+            kind VARCHAR op, python, module, annotation, step, launch, sync, input, runtime, memory, overhead, collective, other
+            name VARCHAR name as the trace has it
+            start_ns BIGINT start, ns since the origin of the trace
+            dur_ns BIGINT duration, ns; NULL = it never ends
+            self_ns BIGINT duration less what its children on the thread cover, ns; NULL = not a nested span
+            parent_id BIGINT event_id of the enclosing span on the thread
+            correlation_id BIGINT id that joins it to device operations
+        """),
+        key=("trace_id", "event_id"),
+    ),
+    Table(
+        "collectives",
+        "a collective on a rank",
+        _columns(f"""
+            {_TRACE}
+            op_id BIGINT an ops.op_id of class collective
+            {_DEVICE}
+            rank BIGINT rank within the run (device ordinal where one file holds several)
+            collective VARCHAR all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send, \
+recv, send_recv, permute, barrier; NULL = unknown kind
+            group_id VARCHAR group of ranks; the same text on all of them; NULL = unknown
+            group_ranks JSON list of ranks of the group; NULL = unknown
+            group_size BIGINT ranks in the group; NULL = unknown
+            seq BIGINT number of the call within its group; NULL = unknown
+            message_bytes BIGINT size as nccl-tests counts it, bytes: all-gather output, reduce-scatter input, else the buffer
+            dtype VARCHAR dtype on the wire; NULL = unknown
+            peer BIGINT the other rank of a send or receive
+            exposed_ns BIGINT part of its duration in which no compute runs, ns
+            hidden_ns BIGINT the rest of its duration, ns
+        """),
+        key=("trace_id", "op_id"),
+    ),
+    Table(
+        "collective_matches",
+        "a collective on a rank, matched over the ranks and predicted",
+        _columns(f"""
+            {_TRACE}
+            op_id BIGINT an ops.op_id of class collective
+            instance_id BIGINT number of the collective within the run: equal on all its ranks; NULL = not matched
+            matched_by VARCHAR seq, order, or why it is not matched
+            arrival_ns BIGINT latest start over the ranks, on the clock of this trace, ns; NULL = not matched
+            last_rank BIGINT rank that started last
+            predicted_ns BIGINT time that the collective model gives, ns; NULL = unknown
+            predicted_by VARCHAR model, size and topology used, or why there is none
+        """),
+        key=("trace_id", "op_id"),
+        public=False,
+    ),
+    Table(
+        "comm_windows",
+        "how the exposed share of a collective within one step window is split",
+        _columns(f"""
+            {_TRACE}
+            op_id BIGINT an ops.op_id of class collective
+            {_DEVICE}
+            step BIGINT step whose window it lies in
+            wait_ns BIGINT before the last rank arrived, ns
+            pipeline_ns BIGINT a receive that waits for the sender, ns
+            minimum_ns BIGINT unavoidable by the collective model, ns
+        """),
+        key=("trace_id", "op_id", "step"),
+        public=False,
+    ),
+    Table(
+        "step_theory",
+        "model FLOPs and the peak that MFU is taken against, for a step on a device",
+        _columns(f"""
+            {_TRACE}
+            {_DEVICE}
+            step BIGINT step number
+            model_flops BIGINT FLOPs that the mathematics needs on this device in this step; NULL = unknown
+            peak_flops_per_s DOUBLE dense peak of the dtype of mfu_dtype, FLOP a second; NULL = unknown
+            mfu_dtype VARCHAR dtype of most of the matrix FLOPs
+            mfu_note VARCHAR convention of MFU, or why there is none
+        """),
+        key=("trace_id", "device_id", "step"),
+        public=False,
+    ),
+    Table(
+        "counters",
+        "a sample of a counter",
+        _columns(f"""
+            {_TRACE}
+            {_DEVICE}
+            name VARCHAR counter
+            ts_ns BIGINT time, ns since the origin of the trace
+            value DOUBLE value in the unit of the counter
+        """),
+    ),
+    Table(
+        "findings",
+        "something worth a person's look",
+        _columns(f"""
+            {_RUN}
+            severity VARCHAR high, medium, low, info
+            kind VARCHAR stable word
+            what VARCHAR a sentence for a person
+            evidence JSON numbers behind it
+            saves_ns BIGINT time of a median step that mending it would save at most, ns; NULL = cannot be said
+            config_keys JSON configuration keys that it points at
+        """),
+    ),
+)
+"""All base tables, in the order in which they are made."""
+
+BY_NAME = {t.name: t for t in TABLES}
+OF_TRACE = tuple(t.name for t in TABLES if "trace_id" in t.names and t.name != "traces")
+"""Tables whose rows belong to one trace and go with it."""

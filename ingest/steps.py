@@ -1,0 +1,132 @@
+"""Which step launched an operation, and where the step windows of a device lie (design, section 3)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracegap.ingest.account import Windows
+from tracegap.ingest.issues import Issues
+from tracegap.ingest.trace import Trace
+from tracegap.models.ops import OpClass
+
+NO_KERNEL = [OpClass.COPY.value, OpClass.MEMSET.value]
+"""Classes that open no window: inputs are prefetched a step ahead."""
+WHOLE_TRACE = "whole_trace"
+_CUT_BELOW = 0.9  # a first or last step with fewer kernels than this part of the median was cut by the recording
+
+
+def assign(trace: Trace) -> pl.DataFrame:
+    """The operations of a trace with `step` filled in: the step whose host mark holds the start of the launch call.
+
+    Marks on a device hold for what starts inside them there. A step that the trace itself states stays. On a device of
+    which no launch is in the file, host marks hold for what starts inside them, which is said in the issues.
+    """
+    ops = trace.ops
+    marks = trace.step_marks.sort("start_ns")
+    if not len(marks) or not len(ops):
+        return ops
+    linked = ops.filter(pl.col("launch_ns").is_not_null())["device_id"].unique()
+    parts = []
+    by_time = 0
+    for (device,), mine in ops.partition_by("device_id", as_dict=True, maintain_order=True).items():
+        on_device = marks.filter(pl.col("device_id") == device)
+        on_host = marks.filter(pl.col("device_id").is_null())
+        use, at = (on_device, "start_ns") if len(on_device) else (on_host, "launch_ns")
+        if not len(on_device) and len(on_host) and device not in linked:
+            at = "start_ns"
+            by_time += len(mine)
+        parts.append(mine.with_columns(pl.coalesce("step", _step_at(mine[at], use)).alias("step")))
+    trace.issues.add(
+        "steps_by_time",
+        "no launch of these operations is in the file: they belong to the step in whose host window they start",
+        count=by_time,
+    )
+    return pl.concat(parts).sort("op_id")
+
+
+def _step_at(instants: pl.Series, marks: pl.DataFrame) -> pl.Series:
+    """Step whose mark [start, start + dur) holds each instant, else null; the mark that starts last wins."""
+    if not len(marks):
+        return pl.Series("step", [None] * len(instants), dtype=pl.Int64)
+    starts = marks["start_ns"].to_numpy()
+    ends = starts + marks["dur_ns"].to_numpy()
+    t = instants.fill_null(np.iinfo(np.int64).min).to_numpy()
+    i = np.searchsorted(starts, t, side="right") - 1
+    hit = (i >= 0) & (t < ends[np.maximum(i, 0)])
+    return pl.select(pl.when(pl.Series(hit)).then(marks["step"].gather(pl.Series(np.maximum(i, 0))))).to_series()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWindows:
+    """The windows of one device."""
+
+    windows: Windows
+    """Disjoint, increasing."""
+    steps: list[int]
+    """Step number of each."""
+    source: str
+    """What marked them."""
+    kernels: list[int]
+    """Kernels that each step launched."""
+    incomplete: list[str | None]
+    """Why a step does not count in averages; None where it does."""
+
+
+def windows_of(ops: pl.DataFrame, marks: pl.DataFrame, issues: Issues) -> StepWindows | None:
+    """Step windows of one device, from its operations with their steps; None where it has no operation.
+
+    A step starts at its first kernel and ends where the next one starts; the last ends with its last operation. Copies
+    and fills open a window only on a device without any kernel. Without marks the whole trace is one step.
+    """
+    if not len(ops):
+        return None
+    kernels = ops.filter(~pl.col("op_class").is_in(NO_KERNEL))
+    openers = kernels if len(kernels) else ops
+    marked = openers.filter(pl.col("step").is_not_null())
+    if not len(marked):
+        lo, hi = _span(openers)[0], _span(ops)[1]
+        return StepWindows(
+            windows=Windows(np.array([lo], dtype=np.int64), np.array([max(lo, hi)], dtype=np.int64)),
+            steps=[0],
+            source=WHOLE_TRACE,
+            kernels=[len(kernels)],
+            incomplete=["the trace is cut" if issues.lost_data else None],
+        )
+    firsts = marked.group_by("step").agg(pl.col("start_ns").min(), pl.len().alias("n")).sort("start_ns", "step")
+    starts = firsts["start_ns"].to_numpy()
+    steps = firsts["step"].to_list()
+    last_end = _span(ops.filter(pl.col("step") == steps[-1]))[1]
+    ends = np.append(starts[1:], max(last_end, int(starts[-1])))
+    counts = firsts["n"].to_list()
+    return StepWindows(
+        windows=Windows(starts, ends),
+        steps=steps,
+        source=_source(marks),
+        kernels=counts,
+        incomplete=_incomplete(counts, issues),
+    )
+
+
+def _span(ops: pl.DataFrame) -> tuple[int, int]:
+    """First start and last end."""
+    ends = ops["start_ns"] + ops["dur_ns"]
+    return int(ops["start_ns"].min()), int(ends.max())  # type: ignore[arg-type]
+
+
+def _source(marks: pl.DataFrame) -> str:
+    """Source of the marks: readers give one kind of mark a file."""
+    return str(marks["source"].mode().sort()[0]) if len(marks) else "group_id"
+
+
+def _incomplete(counts: list[int], issues: Issues) -> list[str | None]:
+    """Reasons, by step: a recording cuts its first or its last step; a damaged file its last one."""
+    reasons: list[str | None] = [None] * len(counts)
+    if issues.lost_data:
+        reasons[-1] = "the trace is damaged: this step may be cut"
+    if len(counts) >= 3:
+        median = float(np.median(counts))
+        for i in (0, len(counts) - 1):
+            if counts[i] < _CUT_BELOW * median:
+                reasons[i] = f"cut by the recording: {counts[i]} kernels, a median step has {median:g}"
+    return reasons

@@ -1,0 +1,156 @@
+"""The store: one DuckDB file with the tables of `ingest.schema`. Opening, loading and replacing traces."""
+
+import contextlib
+import datetime
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from tracegap.ingest.errors import StoreError
+from tracegap.ingest.schema import BY_NAME, OF_TRACE, SCHEMA_VERSION, TABLES
+
+DEFAULT_STORE = "tracegap.duckdb"
+"""Used where neither an argument nor TRACEGAP_STORE names a store."""
+_COMPATIBILITY = {"storage_compatibility_version": "v1.2.0"}  # DuckDB 1.5 and 2.0 read each other's files
+SQL_DIR = Path(__file__).parent / "sql"
+
+
+def store_path(given: str | os.PathLike[str] | None = None) -> Path:
+    """The store that was asked for, else that of TRACEGAP_STORE, else `tracegap.duckdb` here."""
+    return Path(given or os.environ.get("TRACEGAP_STORE") or DEFAULT_STORE)
+
+
+class _Arrow:
+    """A polars frame as DuckDB takes it without pyarrow: zero copy."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self.frame = frame
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.frame.__arrow_c_stream__(requested_schema)
+
+
+@contextlib.contextmanager
+def open_store(
+    path: str | os.PathLike[str] | None = None, *, read_only: bool = False, wait_s: float = 30.0
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection to the store; made with all its tables where it does not exist.
+
+    DuckDB lets one process write and shuts all others out meanwhile, so open late and close early.
+
+    Args:
+        path: the file; see `store_path`.
+        read_only: other readers may have it open at the same time; the file must exist.
+        wait_s: how long to wait for a process that holds it, seconds.
+
+    Raises:
+        StoreError: it is held, is of another version, is no store, or is missing (read-only).
+    """
+    file = store_path(path)
+    if read_only and not file.exists():
+        raise StoreError(f"{file}: no such store; make one with `tracegap ingest PATH` or name it with --store")
+    con = _connect(file, read_only, wait_s)
+    try:
+        _check_version(con, file, read_only)
+        yield con
+    finally:
+        con.close()
+
+
+def _connect(file: Path, read_only: bool, wait_s: float) -> duckdb.DuckDBPyConnection:
+    end = time.monotonic() + wait_s
+    if not read_only:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            return duckdb.connect(str(file), read_only=read_only, config=dict(_COMPATIBILITY) if not read_only else {})
+        except duckdb.IOException as e:
+            if "lock" not in str(e).lower():
+                raise StoreError(f"{file}: cannot be opened as a store: {_first_line(e)}") from e
+            if time.monotonic() > end:
+                raise StoreError(f"{file}: another process holds the store; try again when it has finished") from e
+            time.sleep(0.05)
+        except duckdb.Error as e:
+            raise StoreError(f"{file}: cannot be opened as a store: {_first_line(e)}") from e
+
+
+def _first_line(e: Exception) -> str:
+    return str(e).splitlines()[0]
+
+
+def _check_version(con: duckdb.DuckDBPyConnection, file: Path, read_only: bool) -> None:
+    tables = {r[0] for r in con.execute("select table_name from duckdb_tables()").fetchall()}
+    if not tables and not read_only:
+        con.execute("begin").fetchall()
+        for table in TABLES:
+            con.execute(table.ddl()).fetchall()
+        con.execute("create table store_version (version bigint)").fetchall()
+        con.execute("insert into store_version values (?)", [SCHEMA_VERSION]).fetchall()
+        con.execute("commit").fetchall()
+        return
+    if "store_version" not in tables:
+        raise StoreError(f"{file}: a DuckDB file, but not a store of tracegap")
+    version = con.execute("select max(version) from store_version").fetchall()[0][0]
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"{file}: a store of version {version}, this tracegap has {SCHEMA_VERSION}; ingest the traces into a new one"
+        )
+
+
+def insert(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> None:
+    """Appends a frame; its columns are a subset of those of the table, the others become NULL."""
+    if len(frame):
+        source = _Arrow(frame)  # found by name through DuckDB's replacement scan
+        con.execute(f"insert into {table} by name select * from source").fetchall()
+        del source
+
+
+def insert_row(con: duckdb.DuckDBPyConnection, table: str, row: Mapping[str, Any]) -> None:
+    """Appends one row; JSON columns take any value."""
+    types = {c.name: c.type for c in BY_NAME[table].columns}
+    values = [
+        json.dumps(v, default=str) if types[k] == "JSON" and v is not None else v for k, v in row.items()
+    ]
+    marks = ", ".join("?" * len(values))
+    con.execute(f"insert into {table} ({', '.join(row)}) values ({marks})", values).fetchall()
+
+
+@contextlib.contextmanager
+def transaction(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """All or nothing."""
+    con.execute("begin").fetchall()
+    try:
+        yield
+    except BaseException:
+        con.execute("rollback").fetchall()
+        raise
+    con.execute("commit").fetchall()
+
+
+def remove_trace(con: duckdb.DuckDBPyConnection, trace_id: str) -> None:
+    """Removes every row of a trace."""
+    for table in ("traces", *OF_TRACE):
+        con.execute(f"delete from {table} where trace_id = ?", [trace_id]).fetchall()
+
+
+def now() -> datetime.datetime:
+    """The present, as the store has times: naive UTC."""
+    return datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal."""
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def frame_of(con: duckdb.DuckDBPyConnection, sql: str, params: list[Any] | None = None) -> pl.DataFrame:
+    """The rows of a query as a polars frame; HUGEINT sums come as BIGINT."""
+    return pl.DataFrame(con.execute(sql, params or []))
