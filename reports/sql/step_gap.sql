@@ -1,0 +1,97 @@
+-- the waterfall of a step on a device: the buckets add up to wall_ns
+-- run_id: run
+-- trace_id: trace, a traces.trace_id
+-- wall_ns: length of the step window, ns
+-- useful_math_ns: FLOPs that the mathematics needs, at peak (FLOPs done where those are unknown), ns
+-- recompute_math_ns: FLOPs done beyond them, at peak; 0 where model FLOPs are unknown, ns
+-- memory_bound_ns: what memory bandwidth adds to that over modelled operations, ns
+-- kernel_inefficiency_ns: share less t_min over modelled compute operations; negative = something beat its bound, ns
+-- unmodelled_compute_ns: share of compute operations whose cost is unknown, ns
+-- comm_minimum_ns: exposed communication that is unavoidable by the collective model, ns
+-- comm_wait_ns: exposed communication before the last rank arrived, ns
+-- comm_inefficiency_ns: the rest of exposed communication, ns
+-- exposed_copy_ns: only copies and fills run, ns
+-- idle_host_ns: idle, the host had not begun to launch the next operation, ns
+-- idle_sync_ns: idle, the host sat in a synchronisation, ns
+-- idle_input_ns: idle, the host was loading data, ns
+-- idle_pipeline_ns: waiting for another pipeline stage, ns
+-- idle_gap_ns: idle after the launch call of the next operation began, ns
+-- idle_unknown_ns: idle, nothing in the trace tells why, ns
+-- modelled_share_frac: part of compute time with a known cost
+-- comm_modelled_share_frac: part of exposed communication that is predicted
+-- flops_done: FLOPs of the operations in the window whose FLOPs are known
+-- model_flops: FLOPs that the mathematics needs; NULL = unknown
+-- mfu: model FLOPs over wall time times peak; NULL = see mfu_note
+-- hfu: FLOPs done over wall time times peak; a lower bound where modelled_share_frac < 1
+-- mfu_dtype: dtype of the peak
+-- mfu_note: convention of mfu, or why there is none
+create or replace view step_gap as
+with pieces as (
+    select
+        w.trace_id, w.device_id, w.step, w.state, w.share_ns, g.t_min_ns,
+        -- An operation that the window cuts counts by the part of its duration inside.
+        case when w.dur_ns = g.dur_ns then g.t_math_ns
+             else cast(g.t_math_ns::hugeint * w.dur_ns // g.dur_ns as bigint) end as math_ns,
+        case when w.dur_ns = g.dur_ns then g.t_min_ns
+             else cast(g.t_min_ns::hugeint * w.dur_ns // g.dur_ns as bigint) end as min_ns,
+        case when w.dur_ns = g.dur_ns then g.flops
+             else cast(g.flops::hugeint * w.dur_ns // g.dur_ns as bigint) end as flops,
+        cw.wait_ns, cw.pipeline_ns, cw.minimum_ns
+    from op_windows w
+    join op_gap g using (trace_id, op_id)
+    left join comm_windows cw on cw.trace_id = w.trace_id and cw.op_id = w.op_id and cw.step = w.step
+),
+work as (
+    select
+        trace_id, device_id, step,
+        coalesce(sum(math_ns) filter (state = 'compute' and t_min_ns is not null), 0) as math_ns,
+        coalesce(sum(min_ns - math_ns) filter (state = 'compute' and t_min_ns is not null), 0) as memory_bound_ns,
+        coalesce(sum(share_ns - min_ns) filter (state = 'compute' and t_min_ns is not null), 0) as kernel_inefficiency_ns,
+        coalesce(sum(share_ns) filter (state = 'compute' and t_min_ns is null), 0) as unmodelled_compute_ns,
+        coalesce(sum(minimum_ns) filter (state = 'exposed_comm'), 0) as comm_minimum_ns,
+        coalesce(sum(wait_ns) filter (state = 'exposed_comm'), 0) as comm_wait_ns,
+        coalesce(sum(pipeline_ns) filter (state = 'exposed_comm'), 0) as pipeline_ns,
+        coalesce(sum(share_ns) filter (state = 'exposed_comm' and t_min_ns is not null), 0) as predicted_share_ns,
+        sum(flops) filter (state = 'compute') as flops_done
+    from pieces
+    group by all
+),
+split as (
+    select
+        s.*, w.* exclude (trace_id, device_id, step), t.model_flops, t.peak_flops_per_s, t.mfu_dtype, t.mfu_note,
+        case when t.model_flops is null or coalesce(w.flops_done, 0) <= t.model_flops then 0
+             else cast(round(w.math_ns * (1 - t.model_flops / w.flops_done)) as bigint) end as recompute_math_ns
+    from steps s
+    left join work w using (trace_id, device_id, step)
+    left join step_theory t using (trace_id, device_id, step)
+)
+select
+    run_id, trace_id, rank, device_id, step, source, complete, incomplete_reason, start_ns,
+    wall_ns,
+    cast(coalesce(math_ns, 0) - recompute_math_ns as bigint) as useful_math_ns,
+    cast(recompute_math_ns as bigint) as recompute_math_ns,
+    cast(coalesce(memory_bound_ns, 0) as bigint) as memory_bound_ns,
+    cast(coalesce(kernel_inefficiency_ns, 0) as bigint) as kernel_inefficiency_ns,
+    cast(coalesce(unmodelled_compute_ns, 0) as bigint) as unmodelled_compute_ns,
+    cast(coalesce(comm_minimum_ns, 0) as bigint) as comm_minimum_ns,
+    cast(coalesce(comm_wait_ns, 0) as bigint) as comm_wait_ns,
+    cast(exposed_comm_ns - coalesce(comm_minimum_ns + comm_wait_ns + pipeline_ns, 0) as bigint) as comm_inefficiency_ns,
+    exposed_copy_ns,
+    idle_host_ns,
+    idle_sync_ns,
+    idle_input_ns,
+    cast(coalesce(pipeline_ns, 0) as bigint) as idle_pipeline_ns,
+    idle_gap_ns,
+    idle_unknown_ns,
+    compute_ns,
+    exposed_comm_ns,
+    idle_ns,
+    case when compute_ns > 0 then 1 - coalesce(unmodelled_compute_ns, 0) / compute_ns end as modelled_share_frac,
+    case when exposed_comm_ns > 0 then predicted_share_ns / exposed_comm_ns end as comm_modelled_share_frac,
+    cast(flops_done as bigint) as flops_done,
+    model_flops,
+    case when wall_ns > 0 then model_flops * 1e9 / (wall_ns * peak_flops_per_s) end as mfu,
+    case when wall_ns > 0 then flops_done * 1e9 / (wall_ns * peak_flops_per_s) end as hfu,
+    mfu_dtype,
+    mfu_note
+from split;
