@@ -1,0 +1,475 @@
+"""Text of a Kineto trace to blocks of typed events: fast while the text is sound, event by event where it is not.
+
+The event list is cut at event boundaries into blocks that fit the processor's cache and decoded without a Python object
+per field. Nothing of an event's meaning is known here but its two times.
+"""
+
+import bisect
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tracegap.ingest.errors import TraceError
+from tracegap.ingest.issues import Issues
+
+BLOCK_BYTES = 1 << 19  # measured: 256 to 512 KiB is fastest, 8 MiB takes twice as long
+HEAD_LIMIT_BYTES = 1 << 26  # metadata before the events; beyond that it is another kind of file
+EXACT_DOUBLE_US = float(2**43)  # above, a double does not tell nanoseconds apart
+SUBNANOSECOND_US = float(2**32)  # below, a double also holds a thousandth of a nanosecond
+REPAIRABLE_EVENTS = 64  # how many boundaries inside one event (lists of objects in args) are told from damage
+
+
+class Args(msgspec.Struct, gc=False, frozen=True):
+    """The arguments that the reader uses; all others are skipped unread."""
+
+    device: Any = None
+    stream: Any = None
+    correlation: Any = None
+    external_id: Any = msgspec.field(default=None, name="External id")
+    external_id_18: Any = msgspec.field(default=None, name="external id")
+    bytes: Any = None
+    size: Any = None  # of a copy's runtime call (ROCm)
+    input_dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
+    input_dims_18: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input dims")
+    input_type: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
+    input_strides: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Strides")
+    concrete_inputs: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Concrete Inputs")
+    sequence: Any = msgspec.field(default=None, name="Sequence number")
+    fwd_thread: Any = msgspec.field(default=None, name="Fwd thread id")
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    in_nelems: Any = msgspec.field(default=None, name="In msg nelems")
+    out_nelems: Any = msgspec.field(default=None, name="Out msg nelems")
+    group_size: Any = msgspec.field(default=None, name="Group size")
+    dtype: Any = None
+    group_name: Any = msgspec.field(default=None, name="Process Group Name")
+    group_number: Any = msgspec.field(default=None, name="Process Group ID")
+    group_ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
+    rank_start: Any = msgspec.field(default=None, name="Global rank start")
+    rank_stride: Any = msgspec.field(default=None, name="Global rank stride")
+    src_rank: Any = msgspec.field(default=None, name="Src Rank")
+    dst_rank: Any = msgspec.field(default=None, name="Dst Rank")
+    seq: Any = msgspec.field(default=None, name="Seq")
+    allocated: Any = msgspec.field(default=None, name="Total Allocated")
+    reserved: Any = msgspec.field(default=None, name="Total Reserved")
+    device_type: Any = msgspec.field(default=None, name="Device Type")
+    device_index: Any = msgspec.field(default=None, name="Device Id")
+
+
+NO_ARGS = Args()
+
+
+class Event(msgspec.Struct, gc=False):
+    """One entry of the event list."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = None
+    pid: Any = None
+    tid: Any = None
+    ts: Any = None
+    dur: Any = None
+    args: Args = NO_ARGS
+
+
+class _Times(msgspec.Struct, gc=False):
+    ts: msgspec.Raw = msgspec.Raw(b"")
+    dur: msgspec.Raw = msgspec.Raw(b"")
+
+
+_EVENTS = msgspec.json.Decoder(list[Event])
+_EVENT = msgspec.json.Decoder(Event)
+_TIMES = msgspec.json.Decoder(list[_Times])
+_RAWS = msgspec.json.Decoder(list[msgspec.Raw])
+
+_START = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*")')
+_SECOND_DOCUMENT = re.compile(rb'"(?:traceEvents|schemaVersion|deviceProperties)"\s*:')
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_STRING_OR_NONFINITE = re.compile(
+    rb'"(?:[^"\\]|\\.)*"|(?<=[\s:\[,])-?(?:inf(?:inity)?|nan(?:\([^)"]*\))?)(?=[\s,}\]])', re.IGNORECASE | re.DOTALL
+)
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+_BAD_ESCAPE = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+
+
+@dataclass(slots=True)
+class Block:
+    """Events in the file's order with their times in whole nanoseconds of the file's own clock."""
+
+    events: list[Event]
+    start_ns: NDArray[np.int64]
+    dur_ns: NDArray[np.int64]
+    has_start: NDArray[np.bool_]
+    has_dur: NDArray[np.bool_]
+
+
+def _text_ns(text: bytes) -> Decimal | None:
+    """Nanoseconds of a JSON number or string of microseconds, exactly; None where it is no finite number."""
+    try:
+        value = Decimal(text.strip(b'" \t\r\n').decode("ascii", "replace")).scaleb(3)
+    except ArithmeticError:
+        return None
+    return value if value.is_finite() and abs(value) < 2**62 else None
+
+
+def _exact_times(text: bytes, n: int) -> tuple[NDArray[np.int64], ...]:
+    starts, durs = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    has_start, has_dur = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    for i, raw in enumerate(_TIMES.decode(text)):
+        start, dur = _text_ns(bytes(raw.ts)), _text_ns(bytes(raw.dur))
+        if start is not None:
+            starts[i], has_start[i] = round(start), True
+        if dur is not None:
+            durs[i], has_dur[i] = round((start or 0) + dur) - starts[i], True
+    return starts, durs, has_start, has_dur
+
+
+def times_ns(text: bytes, events: list[Event]) -> tuple[NDArray[Any], ...]:
+    """Start and duration of each event in ns, and whether it has them; both ends are rounded, never the length.
+
+    `text` is the JSON array that the events were decoded from: where doubles would lose digits or the times are strings,
+    they are taken from it as decimals.
+    """
+    ts, dur = [e.ts for e in events], [e.dur for e in events]
+    kinds = {*map(type, ts), *map(type, dur)}
+    if not kinds <= {int, float, type(None)}:
+        return _exact_times(text, len(events))
+    start_us, dur_us = np.array(ts, np.float64), np.array(dur, np.float64)
+    has_start, has_dur = np.isfinite(start_us), np.isfinite(dur_us)
+    start_us, dur_us = np.where(has_start, start_us, 0.0), np.where(has_dur, dur_us, 0.0)
+    largest = max(np.abs(start_us).max(initial=0.0), np.abs(dur_us).max(initial=0.0))
+    if largest >= EXACT_DOUBLE_US and (float in kinds or largest >= 2.0**52):
+        return _exact_times(text, len(events))
+    whole = np.floor(start_us)
+    fraction_ns = (start_us - whole) * 1000.0
+    start_ns = np.rint(fraction_ns)
+    # What lies below a nanosecond in the start moves the end as well, where a double can still hold it.
+    rest = np.where(np.abs(start_us) < SUBNANOSECOND_US, fraction_ns - start_ns, 0.0)
+    whole_dur = np.floor(dur_us)
+    dur_ns = np.rint((dur_us - whole_dur) * 1000.0 + rest)
+    return (
+        whole.astype(np.int64) * 1000 + start_ns.astype(np.int64),
+        whole_dur.astype(np.int64) * 1000 + dur_ns.astype(np.int64),
+        has_start,
+        has_dur,
+    )
+
+
+@dataclass
+class KinetoText:
+    """Reads one file's text; `blocks` yields the events, and what is beside them stands in the fields afterwards."""
+
+    stream: BinaryIO
+    path: str
+    issues: Issues
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """The keys of the object beside `traceEvents`; empty for a bare array."""
+    bare_array: bool = False
+    events: int = 0
+    """Events yielded so far."""
+    null_fields: int = 0
+    """Numbers that were none (inf, nan) and are read as null."""
+    damaged_events: int = 0
+
+    def blocks(self) -> Iterator[Block]:
+        """All whole events. Raises `TraceError` (foreign, empty, truncated, malformed, interleaved) if there can be none."""
+        head, text = self._find_events()
+        offset, searched = len(head), 0
+        closed: int | None = None
+        while closed is None:
+            cut = _last_boundary(text, searched)
+            if cut is not None:
+                used, closed, blocks = self._decode(text[: cut.start() + 1], offset, last=False)
+                yield from blocks
+                skip = cut.end() if closed is None and used == cut.start() + 1 else used
+                text, offset, searched = text[skip:], offset + skip, 0
+                if closed is not None or skip:
+                    continue
+            searched = max(0, len(text) - 64)
+            chunk = self._read(max(BLOCK_BYTES, len(text)))  # doubling keeps a huge event linear
+            if chunk:
+                text += chunk
+                continue
+            used, closed, blocks = self._decode(text, offset, last=True)
+            yield from blocks
+            text, offset = text[used:], offset + used
+            break
+        self._finish(head, text if closed is not None else None, offset)
+
+    # -- the stream ------------------------------------------------------------------------------------------------
+
+    def _read(self, size: int) -> bytes:
+        """The next bytes; a break in the compressed data is counted and ends the text."""
+        try:
+            return self.stream.read(size)
+        except TraceError as error:
+            self.issues.add(error.code, f"{error.what}; what stands before is read", severity="data_loss")
+            self._broken = error
+            return b""
+
+    _broken: TraceError | None = None
+
+    def _find_events(self) -> tuple[bytes, bytes]:
+        """The text up to and with the `[` of the event list, and what was read behind it."""
+        text = b""
+        while True:
+            chunk = self._read(BLOCK_BYTES)
+            text += chunk
+            start = text.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+            if start == b"[":
+                self.bare_array = True
+                at = text.index(b"[") + 1
+                return text[:at], text[at:]
+            if found := _START.search(text):
+                return text[: found.end()], text[found.end() :]
+            if not chunk or (start and start != b"{") or len(text) > HEAD_LIMIT_BYTES:
+                raise self._no_events(text)
+
+    def _no_events(self, text: bytes) -> TraceError:
+        if not text.strip():
+            return self._broken or TraceError(self.path, "holds no text", code="empty", todo="profile again")
+        if self._broken is not None:
+            return self._broken
+        try:
+            keys = sorted(json.loads(text, strict=False))[:8]
+        except ValueError as error:
+            if text.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{" and len(text) <= HEAD_LIMIT_BYTES:
+                return TraceError(
+                    self.path, f"ends before its traceEvents ({error})", code="truncated", todo="profile again"
+                )
+            keys = []
+        has = f" (its keys: {', '.join(map(str, keys))})" if keys else ""
+        kind = "a PyTorch execution trace" if "nodes" in keys else "not a profiler trace"
+        return TraceError(
+            self.path,
+            f"has no traceEvents{has}: it is {kind}",
+            code="foreign",
+            todo="give the file that torch.profiler's export_chrome_trace wrote",
+        )
+
+    def _finish(self, head: bytes, tail: bytes | None, offset: int) -> None:
+        """Metadata, and whether the document is whole. `tail` is the text behind the list's `]`, None if there is no `]`."""
+        if tail is None:
+            if not self.bare_array and "truncated" not in self.issues.by_code:
+                self._truncated(offset)
+            tail = b"}"
+        else:
+            while chunk := self._read(BLOCK_BYTES):
+                tail += chunk
+            self._refuse_second_document(tail, offset)
+        if self.bare_array:
+            return
+        for text, whole in ((head + b"]" + tail, True), (head + b"]}", False)):
+            try:
+                metadata = json.loads(_repair(text)[0].decode("utf-8", "replace"), strict=False)
+            except ValueError:
+                continue
+            if not whole:
+                self.issues.add(
+                    "truncated" if not tail.rstrip().endswith(b"}") else "malformed",
+                    "the metadata behind the events cannot be read; the events are whole",
+                    where=f"byte {offset}",
+                    severity="data_loss",
+                )
+            self.metadata = {k: v for k, v in metadata.items() if k != "traceEvents"}
+            return
+
+    def _refuse_second_document(self, text: bytes, offset: int) -> None:
+        """Two processes that wrote into one file leave totals that belong to neither."""
+        second = _SECOND_DOCUMENT.search(text) if self.bare_array or b"traceEvents" in text else None
+        if second:
+            raise TraceError(
+                self.path,
+                f"holds a second trace from byte {offset + second.start()}: two processes wrote into one file",
+                code="interleaved",
+                todo="give each rank its own file name",
+            )
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def _decode(self, text: bytes, offset: int, *, last: bool) -> tuple[int, int | None, list[Block]]:
+        """Events of `text`, which begins at one: (bytes used, where the list was closed, blocks).
+
+        Text that is not last and ends inside an event is left for the next call.
+        """
+        blocks: list[Block] = []
+        used = 0
+        while used < len(text):
+            rest = text[used:]
+            if last:
+                stripped = rest.rstrip(b" \t\r\n,")
+                rest = stripped if not stripped.endswith(b"]") else rest
+                if not rest.strip():
+                    break
+            good, closed = self._whole(rest, blocks)
+            if closed is not None:
+                return used + closed, used + closed, blocks
+            if good:
+                return len(text), None, blocks
+            prefix, following = self._prefix(rest, blocks)
+            used += prefix
+            if following is None:
+                if not last:
+                    return used, None, blocks
+                self._truncated(offset + used)
+                return len(text), None, blocks
+            self._refuse_second_document(text[used : used + following], offset + used)
+            self.damaged_events += 1
+            self.issues.add(
+                "malformed",
+                "an event is not valid JSON and was left out; the others are read",
+                where=f"byte {offset + used}, event {self.events}",
+                severity="data_loss",
+            )
+            used += following
+        return len(text), None, blocks
+
+    def _whole(self, text: bytes, blocks: list[Block]) -> tuple[bool, int | None]:
+        """Whether all of `text` decodes, or the list ends in it: then also the place behind its `]`."""
+        try:
+            self._keep(text, blocks)
+        except msgspec.DecodeError as error:
+            place = _BYTE.search(str(error))
+            at = int(place[1]) if place else 0
+            if "trailing characters" in str(error):
+                end = text.rfind(b"]", 0, at - 2 + 1)
+            elif "trailing comma" in str(error):
+                end = at - 1
+            else:
+                return self._whole_repaired(text, blocks)
+            if not text[end : end + 1] == b"]":
+                return False, None
+            inner = text[:end].rstrip(b" \t\r\n,")
+            if inner:
+                self._keep(inner, blocks)
+            return False, end + 1
+        return True, None
+
+    def _whole_repaired(self, text: bytes, blocks: list[Block]) -> tuple[bool, int | None]:
+        """Tries again with numbers that are none as null, and raw control characters in strings escaped."""
+        repaired, nulls, strings = _repair(text)
+        if not nulls and not strings:
+            return False, None
+        n = len(blocks)
+        try:
+            self._keep(repaired, blocks)
+        except msgspec.DecodeError as error:
+            if "trailing characters" not in str(error):
+                return False, None
+            end = repaired.rfind(b"]", 0, int(_BYTE.search(str(error))[1]) - 1)  # type: ignore[index]
+            self._keep(repaired[:end], blocks)
+            closed: int | None = len(text) - (len(repaired) - end - 1)
+        else:
+            closed = None
+        if len(blocks) == n and closed is None:
+            return False, None
+        self.null_fields += nulls
+        self.issues.add("not_a_number", "inf or nan in place of a number, read as null", count=nulls)
+        self.issues.add("raw_text", "raw control characters, escapes or bytes in a string, kept repaired", count=strings)
+        return closed is None, closed
+
+    def _prefix(self, text: bytes, blocks: list[Block]) -> tuple[int, int | None]:
+        """Decodes what stands before the first damaged event: (its start, length of the damage or None if it never ends)."""
+        bounds = [0, *(m.end() for m in _BOUNDARY.finditer(text))]
+
+        def decodes(start: int, end: int) -> bool:
+            if start == end:
+                return True
+            inner = text[start:end].rstrip(b" \t\r\n,")
+            try:
+                _EVENTS.decode(b"[" + _repair(inner)[0] + b"]")
+            except msgspec.ValidationError:
+                return True
+            except msgspec.DecodeError:
+                return False
+            return True
+
+        at = bisect.bisect_left(range(len(bounds)), True, key=lambda i: not decodes(0, bounds[i])) - 1
+        start = bounds[at]
+        if at:
+            self._whole(text[:start].rstrip(b" \t\r\n,"), blocks)
+        for i in range(at + 2, min(at + 2 + REPAIRABLE_EVENTS, len(bounds))):  # objects inside one event's args
+            if decodes(start, bounds[i]):
+                self._whole(text[start : bounds[i]].rstrip(b" \t\r\n,"), blocks)
+                return bounds[i], (0 if bounds[i] < len(text) else None)
+        return start, (bounds[at + 1] - start if at + 1 < len(bounds) else None)
+
+    def _keep(self, text: bytes, blocks: list[Block]) -> None:
+        """Decodes whole events into a block; one whose fields are of strange types is decoded on its own."""
+        array = b"[" + text + b"]"
+        try:
+            events = _EVENTS.decode(array)
+        except msgspec.ValidationError:
+            events = [_lenient(bytes(raw)) for raw in _RAWS.decode(array)]
+            array = b"[" + b",".join(bytes(raw) for raw in _RAWS.decode(array)) + b"]"
+            try:
+                times = times_ns(array, events)
+            except msgspec.ValidationError:  # an entry that is no object has no times either
+                times = times_ns(b"[" + b",".join([b"{}"] * len(events)) + b"]", events)
+        else:
+            times = times_ns(array, events)
+        self.events += len(events)
+        blocks.append(Block(events, *times))
+
+    def _truncated(self, offset: int) -> None:
+        self.issues.add(
+            "truncated",
+            "the file ends inside its event list; the whole events before are read",
+            where=f"byte {offset}, event {self.events}",
+            severity="data_loss",
+        )
+
+
+def _last_boundary(text: bytes, searched: int) -> re.Match[bytes] | None:
+    """The last place in `text` from `searched` on that looks like the end of one event and the start of the next."""
+    if len(text) < BLOCK_BYTES:
+        return None
+    for window in (1 << 13, 1 << 16, len(text)):
+        found = None
+        for found in _BOUNDARY.finditer(text, max(searched, len(text) - window)):  # noqa: B007
+            pass
+        if found:
+            return found
+    return None
+
+
+def _repair(text: bytes) -> tuple[bytes, int, int]:
+    """`text` with numbers that are none as null and strings made valid: (text, numbers, strings)."""
+    nulls = strings = 0
+
+    def fix(match: re.Match[bytes]) -> bytes:
+        nonlocal nulls, strings
+        token = match[0]
+        if not token.startswith(b'"'):
+            nulls += 1
+            return b"null"
+        fixed = _CONTROL.sub(lambda m: b"\\u%04x" % m[0][0], token)
+        fixed = _BAD_ESCAPE.sub(rb"\\\\", fixed)
+        strings += fixed != token
+        return fixed
+
+    text = _STRING_OR_NONFINITE.sub(fix, text)
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        text = text.decode("utf-8", "replace").encode()
+        strings += 1
+    return text, nulls, strings
+
+
+def _lenient(text: bytes) -> Event:
+    """One event whose `args` is no object, or an entry that is no event at all."""
+    try:
+        return _EVENT.decode(text)
+    except msgspec.ValidationError:
+        entry = msgspec.json.decode(text)
+    if not isinstance(entry, dict):
+        return Event()
+    return Event(**{k: entry.get(k) for k in ("ph", "cat", "name", "pid", "tid", "ts", "dur")})
