@@ -1,0 +1,194 @@
+"""NCCL's and XLA's own models of a collective, and the bandwidths that nccl-tests report.
+
+Formula codes N1, N3, N4, N6 are those of the theory reference (nccl-tests PERFORMANCE.md; NCCL tuning.cc; XLA's
+speed-of-light model). Latencies are microseconds, as in the sources.
+"""
+
+from math import ceil, log2
+
+from tracegap.models.errors import NoFormula
+from tracegap.models.ops import CollectiveKind
+from tracegap.models.quantities import quantity
+from tracegap.models.units import GB, US_PER_S
+
+RING_BASE_US = {"ll": 6.6, "ll128": 14.0, "simple": 8.4}
+"""[N3] Fixed latency of a ring, by protocol."""
+RING_STEP_US = {
+    "nvlink": {"ll": 0.6, "ll128": 1.9, "simple": 3.4},
+    "pci": {"ll": 1.0, "ll128": 2.5, "simple": 5.7},
+    "network": {"ll": 2.7, "ll128": 4.0, "simple": 14.0},
+}
+"""[N3] Latency of a ring step, by what it goes over and protocol."""
+TREE_NETWORK_STEP_US = {"ll": 5.0, "ll128": 8.5, "simple": 14.0}
+"""[N3] Latency of a tree step over the network; NCCL takes it for every algorithm with one rank a node."""
+NET_OVERHEAD_US = 1.0
+"""[N3] Cost of posting to the network on Intel and Arm hosts; three times that with protocol Simple."""
+
+_WHOLE = {CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.GATHER, CollectiveKind.SCATTER}
+"""Collectives whose size S is n times one rank's part."""
+_REDUCE_AND_SPREAD = {CollectiveKind.ALL_REDUCE, CollectiveKind.BARRIER}
+"""Those that go round a ring twice; a barrier is an all-reduce of next to nothing."""
+_SPLIT = _WHOLE | {CollectiveKind.ALL_TO_ALL}
+_PAIR = {CollectiveKind.SEND, CollectiveKind.RECV, CollectiveKind.SEND_RECV, CollectiveKind.PERMUTE}
+
+
+def bus_factor(kind: CollectiveKind, ranks: int) -> float:
+    """[N1] Bus bandwidth over algorithm bandwidth: bytes on the busiest link over S, the size as nccl-tests say it."""
+    if kind in _REDUCE_AND_SPREAD:
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if kind in _SPLIT else 1.0
+
+
+def ring_steps(kind: CollectiveKind, ranks: int) -> int:
+    """[N3] Steps of a ring over so many ranks (or nodes, for the steps that cross the network)."""
+    if kind in _PAIR:
+        return min(1, ranks - 1)
+    return (2 if kind in _REDUCE_AND_SPREAD else 1) * (ranks - 1)
+
+
+def _kind(name: str) -> CollectiveKind:
+    try:
+        return CollectiveKind(name)
+    except ValueError:
+        raise NoFormula(f"collective {name}: known are {', '.join(CollectiveKind)}") from None
+
+
+@quantity("busbw_bytes_per_s", "N1")
+def busbw_bytes_per_s(
+    *,
+    collective: str,
+    ranks: int,
+    time_s: float,
+    bytes: float | None = None,  # noqa: A002 - name of the input
+    total_bytes: float | None = None,
+    per_rank_bytes: float | None = None,
+) -> float:
+    """[N1] Bus bandwidth from the size S of nccl-tests, from the whole array over all ranks, or from one rank's part.
+
+    Whole and part: the output of an all-gather and what each rank sends; all send buffers of an all-to-all and one of
+    them; for an all-reduce or broadcast both are the buffer.
+    """
+    kind = _kind(collective)
+    if bytes is not None:
+        size = bytes
+    elif total_bytes is not None:
+        size = total_bytes / ranks if kind is CollectiveKind.ALL_TO_ALL else total_bytes
+    elif per_rank_bytes is not None:
+        size = per_rank_bytes * ranks if kind in _WHOLE else per_rank_bytes
+    else:
+        raise NoFormula("busbw_bytes_per_s needs bytes, total_bytes or per_rank_bytes")
+    return size / time_s * bus_factor(kind, ranks)
+
+
+@quantity("nccl_latency_us", "N3")
+def nccl_latency_us(
+    *,
+    collective: str,
+    algo: str,
+    proto: str,
+    ranks: int,
+    nodes: int,
+    base_us: float,
+    intra_us: float,
+    inter_us: float = 0,
+    net_overhead_us: float = NET_OVERHEAD_US,
+) -> float:
+    """[N3] Latency by algorithm from its base and its steps inside a node and over the network.
+
+    `net_overhead_us` is the host's cost of posting to the network; a ring step inside a node is never shorter.
+    """
+    kind = _kind(collective)
+    overhead_us = 0 if nodes == 1 else net_overhead_us * (3 if proto == "simple" else 1)
+    match algo:
+        case "ring":
+            network_steps = ring_steps(kind, nodes)
+            inner_steps = ring_steps(kind, ranks) - network_steps
+            return base_us + inner_steps * max(intra_us, overhead_us) + network_steps * inter_us
+        case "tree" if kind is CollectiveKind.ALL_REDUCE:
+            return base_us + 2 * ((ranks / nodes - 1) * intra_us + log2(nodes) * inter_us)
+        case "nvls":
+            return intra_us + (inter_us if nodes > 1 else 0)
+        case "pat":
+            return base_us + log2(nodes) * inter_us / 3.5 + 2.8 * ranks
+        case _:
+            raise NoFormula(f"latency of {kind} by {algo}: known are ring, nvls, pat, and tree for an all-reduce")
+
+
+@quantity("nccl_time_us", "N4")
+def nccl_time_us(
+    *,
+    collective: str,
+    algo: str,
+    proto: str,
+    bytes: float,  # noqa: A002 - name of the input
+    ranks: int,
+    nodes: int,
+    channels: int,
+    bw_per_channel_gbps: float,
+    base_us: float,
+    intra_us: float,
+    inter_us: float = 0,
+    net_overhead_us: float = NET_OVERHEAD_US,
+    perch_max_gbps: float = float("inf"),
+    ll_max_gbps: float = float("inf"),
+) -> float:
+    """[N4] Latency plus size over algorithm bandwidth, as NCCL's tuner has it for a ring or a tree.
+
+    `perch_max_gbps` caps the bus bandwidth of a channel, where the algorithm and protocol have such a cap, and
+    `ll_max_gbps` that of protocol LL; both default to no cap. All rates are 10^9 bytes a second.
+    """
+    kind = _kind(collective)
+    latency_us = nccl_latency_us(
+        collective=collective,
+        algo=algo,
+        proto=proto,
+        ranks=ranks,
+        nodes=nodes,
+        base_us=base_us,
+        intra_us=intra_us,
+        inter_us=inter_us,
+        net_overhead_us=net_overhead_us,
+    )
+    raw_gbps = channels * bw_per_channel_gbps
+    cap_gbps = channels * perch_max_gbps
+    busbw_gbps = {
+        ("ring", "simple"): raw_gbps,
+        ("ring", "ll"): min(0.5 * raw_gbps, ll_max_gbps),
+        ("ring", "ll128"): min(0.92 * raw_gbps, cap_gbps),
+        ("tree", "simple"): min(0.92 * raw_gbps, cap_gbps),
+        ("tree", "ll"): min(min(0.92 * raw_gbps, cap_gbps) / 3.8, ll_max_gbps),
+        ("tree", "ll128"): min(0.92 * raw_gbps * (7 / 9 if nodes == 1 else 120 / 128), cap_gbps),
+    }.get((algo, proto))
+    if busbw_gbps is None:
+        raise NoFormula(f"bandwidth of algorithm {algo} with protocol {proto}: known are ring and tree")
+    if algo == "ring":
+        algbw_gbps = busbw_gbps / bus_factor(kind, ranks)
+        # NCCL finds the Simple ring slower to start across nodes once a chunk fills a line.
+        if kind is CollectiveKind.ALL_REDUCE and proto == "simple" and nodes > 1 and bytes / (channels * ranks) >= 64:
+            latency_us *= 1.4
+    else:
+        algbw_gbps = busbw_gbps / 2
+    return latency_us + bytes / (algbw_gbps * GB) * US_PER_S
+
+
+@quantity("sol_ring_time_us", "N6")
+def sol_ring_time_us(
+    *,
+    collective: str,
+    bytes: float,  # noqa: A002 - name of the input
+    nodes: int,
+    gpus_per_node: int,
+    nic_gbytes_per_s: float,
+    chunk_bytes: float,
+    chunk_prep_us: float,
+    rtt_us: float,
+    launch_us: float,
+    header_overhead: float = 0.025,
+) -> float:
+    """[N6] XLA's ring over nodes: each step sends a rank's part in chunks, with headers, and waits for a round trip."""
+    ranks = nodes * gpus_per_node
+    part = bytes / ranks
+    rounds = 2 if _kind(collective) in _REDUCE_AND_SPREAD else 1
+    transfer_us = part / (nic_gbytes_per_s * GB) * (1 + header_overhead) * US_PER_S
+    step_us = transfer_us + ceil(part / chunk_bytes) * chunk_prep_us + rtt_us
+    return rounds * (ranks - 1) / gpus_per_node * step_us + launch_us

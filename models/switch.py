@@ -1,0 +1,52 @@
+# ruff: noqa: N803 - formulas use the letters of the scaling book, each defined where it is used
+"""Collectives behind full-duplex switches: a node of GPUs, and trees of such domains.
+
+Sizes are those of the whole logical array. Formula codes G2 to G6 are those of the theory reference (Scaling Book,
+chapter 12).
+"""
+
+from collections.abc import Sequence
+
+from tracegap.models.quantities import quantity
+
+
+@quantity("all_gather_time_s", "G2")
+def all_gather_time_s(*, global_bytes: float, gpus: int, gpu_egress_bytes_per_s: float) -> float:
+    """[G2] Seconds of an all-gather or reduce-scatter inside a node."""
+    return global_bytes * (gpus - 1) / (gpus * gpu_egress_bytes_per_s)
+
+
+@quantity("all_to_all_time_s", "G3")
+def all_to_all_time_s(*, global_bytes: float, gpus: int, gpu_egress_bytes_per_s: float) -> float:
+    """[G3] Seconds of an all-to-all inside a node: a GPU sends only the part that each peer needs."""
+    return global_bytes * (gpus - 1) / (gpus**2 * gpu_egress_bytes_per_s)
+
+
+@quantity("distinct_destination_fraction", "G3")
+def distinct_destination_fraction(*, Z: int, k: int) -> float:
+    """[G3] Expected share of Z shards that a token with k experts goes to, independent draws, its own left out."""
+    return (1 - ((Z - 1) / Z) ** k) * (Z - 1) / Z
+
+
+@quantity("all_reduce_speedup_sharp", "G4")
+def all_reduce_speedup_sharp(*, gpus: int) -> float:
+    """[G4] Gain of reducing in the switch, where each GPU sends the array once, over a ring."""
+    return 2 * (gpus - 1) / gpus
+
+
+@quantity("tree_all_gather_bandwidth_bytes_per_s", "G5")
+def tree_all_gather_bandwidth_bytes_per_s(*, levels: Sequence[Sequence[float]]) -> float:
+    """[G5] Array bytes a second of an all-gather over (children, egress of a child) levels, the slowest of them."""
+    return min(children * egress / (children - 1) for children, egress in levels if children > 1)
+
+
+@quantity("all_gather_time_s", "G5")
+def tree_all_gather_time_s(*, global_bytes: float, levels: Sequence[Sequence[float]]) -> float:
+    """[G5] Seconds of an all-gather or reduce-scatter over the levels."""
+    return global_bytes / tree_all_gather_bandwidth_bytes_per_s(levels=levels)
+
+
+@quantity("all_to_all_time_s", "G6")
+def node_all_to_all_time_s(*, global_bytes: float, nodes: int, node_egress_bytes_per_s: float) -> float:
+    """[G6] Seconds of the part between nodes of an all-to-all."""
+    return global_bytes * (nodes - 1) / (nodes**2 * node_egress_bytes_per_s)
