@@ -1,0 +1,173 @@
+"""What an export says of the devices, the capture and itself. Nothing private leaves the file: what may is listed here."""
+
+import re
+from typing import Any
+
+import polars as pl
+
+from tracegap.ingest.issues import Issues
+from tracegap.ingest.readers._nsys_db import Database
+from tracegap.ingest.trace import Device
+
+EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+"""Since schema 3.13, and before."""
+_SYSTEM = {
+    "NvDriverVersion": "nsys.driver_version", "CudaDriverVersion": "nsys.cuda_driver_version", "CpuCores": "nsys.cpu_cores",
+    "CpuDescription": "nsys.cpu", "OsDescription": "nsys.os",
+}  # fmt: skip
+_CAPTURE = re.compile(
+    r"^(CAPTURE_EVENT_TYPE|CUDA_\w+|CUDA_GRAPH_TRACE_OPTIONS:\w+|NVTX_OPTIONS:\w+|OS_RUNTIME_OPTIONS:\w+|"
+    r"LINUX_PERF_OPTIONS:\w+|COLLECT_\w+|START_TRIGGER|STOP_TRIGGER|RUN_DURATION_MS|RATE_HZ)$"
+)
+"""Options of the capture. Commands, arguments, environments, users, folders and hosts are not among them."""
+_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+"""Of one launcher at the same place; read to number the ranks, never kept."""
+
+
+_SEVERITIES = {2: "nsys_warning", 3: "nsys_error"}
+_LOSS = re.compile(r"(?i)\b(dropped|lost|not all|incomplete|overflow(ed)?|discarded)\b")
+"""Words with which the profiler says that events are missing."""
+
+
+def pairs(db: Database, table: str) -> list[tuple[str, str]]:
+    """Rows of a table of names and values."""
+    rows = db.read(table, {"name": pl.String, "value": pl.String})
+    return [(n, v) for n, v in rows.iter_rows() if n is not None and v is not None]
+
+
+def export_of(db: Database) -> tuple[str | None, dict[str, str]]:
+    """Name of the table that describes the export, and its rows."""
+    table = next((t for t in EXPORT_TABLES if t in db.columns), None)
+    return table, dict(pairs(db, table)) if table else {}
+
+
+def config_of(db: Database) -> dict[str, Any]:
+    """Versions and options of the capture, flat; an option that is given more than once becomes a sorted list."""
+    _, export = export_of(db)
+    config: dict[str, Any] = {
+        key: export[name]
+        for name, key in (
+            ("EXPORT_PRODUCT_VERSION", "nsys.export_version"),
+            ("EXPORT_SCHEMA_VERSION", "nsys.schema_version"),
+        )
+        if name in export
+    }
+    config |= {_SYSTEM[n]: v for n, v in pairs(db, "TARGET_INFO_SYSTEM_ENV") if n in _SYSTEM and v}
+    options: dict[str, list[str]] = {}
+    for name, value in pairs(db, "META_DATA_CAPTURE"):
+        if _CAPTURE.match(name):
+            options.setdefault("nsys.capture." + name.lower().replace(":", "."), []).append(value)
+    return config | {k: v[0] if len(v) == 1 else sorted(v) for k, v in options.items()}
+
+
+def origin_unix_ns(db: Database) -> int | None:
+    """Unix time of the session's start."""
+    starts = db.read("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": pl.Int64})["utcEpochNs"].drop_nulls()
+    return int(starts[0]) if len(starts) else None
+
+
+def host_of(db: Database) -> str | None:
+    """Name of the machine, for telling the hosts of a job apart."""
+    return next((v for n, v in pairs(db, "TARGET_INFO_SYSTEM_ENV") if n == "Hostname" and v), None)
+
+
+def rank_of(db: Database) -> tuple[int | None, int | None]:
+    """Rank and world size where the captured command itself was started as one rank by a launcher."""
+    variables: dict[str, str] = {}
+    for name, value in pairs(db, "META_DATA_CAPTURE"):
+        if name.endswith(":ENVIRONMENT_VARIABLE"):
+            key, _, text = value.partition("=")
+            variables[key] = text.strip('"')
+    for rank, world in zip(_RANK_VARIABLES, _WORLD_VARIABLES, strict=True):
+        if variables.get(rank, "").isdecimal() and variables.get(world, "").isdecimal():
+            return int(variables[rank]), int(variables[world])
+    return None, None
+
+
+def diagnostics(db: Database, issues: Issues) -> None:
+    """Warnings and errors of the profiler itself become issues, one for each text."""
+    columns = {"severity": pl.Int64, "text": pl.String}
+    rows = db.read("DIAGNOSTIC_EVENT", columns).filter(pl.col("severity").is_in(list(_SEVERITIES)))
+    counts = rows.group_by("severity", "text", maintain_order=True).len()
+    numbers = dict.fromkeys(_SEVERITIES.values(), 0)
+    for severity, text, count in counts.iter_rows():
+        code = _SEVERITIES[severity]
+        numbers[code] += 1
+        numbered = code if numbers[code] == 1 else f"{code}_{numbers[code]}"
+        lost = _LOSS.search(text or "") is not None
+        message = " ".join((text or "").split())
+        issues.add(
+            numbered, message, where="DIAGNOSTIC_EVENT", count=count, severity="data_loss" if lost else "info"
+        )
+
+
+def gpus_of(db: Database) -> list[dict[str, Any]]:
+    """GPUs of the node, by id; adapters without multiprocessors are no CUDA devices."""
+    columns = dict.fromkeys(
+        ("id", "deviceId", "smCount", "memoryBandwidth", "totalMemory", "clockRate", "computeMajor", "computeMinor", "cuDevice"),
+        pl.Int64,
+    )
+    rows = db.read("TARGET_INFO_GPU", columns | {"name": pl.String}).to_dicts()  # type: ignore[arg-type]
+    for row in rows:
+        device = row.pop("deviceId")
+        row["id"] = device if row["id"] is None else row["id"]
+    return sorted((r for r in rows if r["id"] is not None), key=lambda r: int(r["id"]))
+
+
+def devices_of(db: Database, used: list[tuple[int | None, int]], issues: Issues) -> dict[tuple[int | None, int], Device]:
+    """The device behind each (process, CUDA device number) that has work.
+
+    A device is named by its CUDA number. Where processes see different GPUs under one number (CUDA_VISIBLE_DEVICES) and
+    the file has the mapping (since 2025), devices are named by the GPU's number in the node.
+    """
+    gpus = {g["id"]: g for g in gpus_of(db)}
+    mapping = {
+        (pid, cuda): gpu
+        for gpu, cuda, pid in db.read("TARGET_INFO_CUDA_DEVICE", dict.fromkeys(("gpuId", "cudaId", "pid"), pl.Int64)).iter_rows()
+    }
+    gpu_of = {key: mapping.get((key[0] & 0xFFFFFF, key[1])) if key[0] is not None else None for key in used}
+    seen: dict[int, set[int | None]] = {}
+    for key in used:
+        seen.setdefault(key[1], set()).add(gpu_of[key])
+    hidden = any(len(found - {None}) > 1 for found in seen.values())
+    shared = {n for n in seen if sum(key[1] == n for key in used) > 1 and seen[n] == {None}}
+    issues.add(
+        "shared_device_number",
+        "several processes use a device of the same number, and the file does not say whether it is the same GPU: "
+        "they are taken as one; with CUDA_VISIBLE_DEVICES set, export with Nsight Systems 2025.3 or newer",
+        where="device " + ", ".join(map(str, sorted(shared))),
+        count=len(shared),
+    )
+    devices = {}
+    for key in used:
+        gpu = gpu_of[key]
+        name = str(gpu if hidden and gpu is not None else key[1])
+        devices[key] = _device(name, _known_gpu(gpus, gpu, key[1], issues))
+    return devices
+
+
+def _known_gpu(gpus: dict[int, dict[str, Any]], gpu: int | None, number: int, issues: Issues) -> dict[str, Any] | None:
+    """The GPU's row: by the file's mapping; else any where all are alike; else the one of the same number."""
+    if gpu is not None:
+        return gpus.get(gpu)
+    cuda = {i: g for i, g in gpus.items() if g["smCount"] != 0}
+    if len({(g["name"], g["totalMemory"], g["smCount"]) for g in cuda.values()}) == 1:
+        return next(iter(cuda.values()))
+    if cuda:
+        issues.add(
+            "gpu_by_number",
+            "the node's GPUs differ and the file does not say which CUDA device is which: taken by number",
+            where=f"device {number}",
+        )
+    return cuda.get(number)
+
+
+def _device(name: str, gpu: dict[str, Any] | None) -> Device:
+    if gpu is None:
+        return Device(device_id=name, kind="gpu")
+    facts = {"memory_bytes": "totalMemory", "core_count": "smCount", "clock_hz": "clockRate", "memory_bytes_per_s": "memoryBandwidth"}
+    properties: dict[str, Any] = {ours: gpu[theirs] for ours, theirs in facts.items() if gpu[theirs]}
+    if gpu["computeMajor"]:
+        properties["compute_capability"] = f"{gpu['computeMajor']}.{gpu['computeMinor'] or 0}"
+    return Device(device_id=name, kind="gpu", name=gpu["name"], properties=properties)
