@@ -145,7 +145,7 @@ def open_plain(path: Path) -> BinaryIO:
     return cast(BinaryIO, stream)
 
 
-def read_head(path: Path, size: int = HEAD_BYTES) -> bytes:
+def head_of(path: Path, size: int = HEAD_BYTES) -> bytes:
     """The first `size` decompressed bytes, as `sniff` of a reader takes them. Errors as `open_plain`."""
     with open_plain(path) as stream:
         return stream.read(size)

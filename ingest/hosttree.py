@@ -62,31 +62,6 @@ def nest(thread: NDArray[Any], start_ns: Ints, dur_ns: Ints) -> HostTree:
 
 
 @dataclass(slots=True)
-class Innermost:
-    """Finds the innermost of some spans (with their tree) around a moment on a thread."""
-
-    thread: NDArray[Any]
-    start_ns: Ints
-    dur_ns: Ints
-    tree: HostTree
-
-    def at(self, thread: int, moment_ns: int) -> int:
-        """Row of the innermost span of `thread` with start <= moment < end (a span of no length: = moment); -1 if none."""
-        key = np.searchsorted(self._threads, [thread, thread + 1])
-        row = int(np.searchsorted(self._starts[key[0] : key[1]], moment_ns, side="right")) + int(key[0]) - 1
-        if row < key[0]:
-            return -1
-        found = int(self.tree.order[row])
-        while found >= 0 and self.start_ns[found] + max(int(self.dur_ns[found]), 1) <= moment_ns:
-            found = int(self.tree.parent[found])
-        return found
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_threads", self.thread[self.tree.order])
-        object.__setattr__(self, "_starts", self.start_ns[self.tree.order])
-
-
-@dataclass(slots=True)
 class Pairing:
     """What `pair` made of begin and end events: rows of them."""
 

@@ -1,0 +1,162 @@
+"""Rows of `collectives` from the metadata that PyTorch copies onto collective kernels, or from what else names the call."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from tracegap.ingest.classify.dtypes import DTYPES
+from tracegap.ingest.classify.kernel import collective_kind, collective_kind_of_call
+from tracegap.ingest.readers._kineto_events import NONE, integer
+from tracegap.ingest.readers._kineto_host import Host
+from tracegap.ingest.readers._kineto_json import NO_ARGS, Args
+from tracegap.ingest.trace import COLLECTIVES
+from tracegap.models.ops import DTYPE_BYTES, CollectiveKind, OpClass
+
+
+class Groups:
+    """The process groups that `distributedInfo` lists."""
+
+    def __init__(self, info: dict[str, Any]) -> None:
+        config = info.get("pg_config")
+        listed = [g for g in config if isinstance(g, dict)] if isinstance(config, list) else []
+        self._ranks = {str(g.get("pg_name")): _rank_list(g.get("ranks")) for g in listed}
+        self._sizes = {str(g.get("pg_name")): integer(g.get("pg_size")) for g in listed}
+        count = integer(info.get("pg_count")) or len(listed)
+        self.only = next(iter(self._ranks)) if len(self._ranks) == 1 == count else None
+        """Name of the group, where the job has just one."""
+
+    def ranks(self, name: str | None) -> list[int] | None:
+        """Global ranks of a group."""
+        return self._ranks.get(name or "")
+
+    def size(self, name: str | None) -> int | None:
+        """Number of ranks of a group."""
+        return self._sizes.get(name or "")
+
+
+def collectives(
+    ops: dict[str, list[Any]], op_rows: list[int], host_rows: list[int], host: Host, comm_args: dict[int, Args], groups: Groups
+) -> pl.DataFrame:  # fmt: skip
+    """One row for each collective of `ops`.
+
+    `op_rows` are the event numbers of the ops (NONE: they are host spans), `host_rows` the calls that launched them or the
+    spans that they are.
+    """
+    rows = []
+    for i, op_class in enumerate(ops["op_class"]):
+        if op_class != OpClass.COLLECTIVE:
+            continue
+        if op_rows[i] == NONE:
+            rows.append(_of_span(ops["op_id"][i], host_rows[i], host, groups))
+        else:
+            args = comm_args.get(op_rows[i]) or _args_around(host_rows[i], host, comm_args)
+            rows.append(_of_metadata(ops["op_id"][i], ops["name"][i], args, groups))
+    return pl.DataFrame(rows, schema=COLLECTIVES, orient="row")
+
+
+def _args_around(row: int, host: Host, comm_args: dict[int, Args]) -> Args:
+    """Metadata of the `record_param_comms` around a launch."""
+    while row >= 0:
+        if args := comm_args.get(int(host.columns["order"][row])):
+            return args
+        row = int(host.tree.parent[row])
+    return NO_ARGS
+
+
+def _of_metadata(op_id: int, kernel: str, args: Args, groups: Groups) -> dict[str, Any]:
+    call = args.collective if isinstance(args.collective, str) else ""
+    kind = collective_kind_of_call(call) or collective_kind(kernel)
+    name = str(args.group_name) if args.group_name not in (None, "") else None
+    if name is None and args is NO_ARGS:
+        name = groups.only
+    size = integer(args.group_size) or groups.size(name)
+    ranks = _rank_list(args.group_ranks) or groups.ranks(name) or _stepped_ranks(args, size)
+    dtype = DTYPES.get(args.dtype) if isinstance(args.dtype, str) else None
+    peer = {CollectiveKind.SEND: args.dst_rank, CollectiveKind.RECV: args.src_rank}.get(kind) if kind else None
+    return _row(op_id, kind, name, ranks, size, integer(args.seq), _message_bytes(kind, args, size, dtype), dtype, integer(peer))
+
+
+def _row(
+    op_id: int, kind: CollectiveKind | None, name: str | None, ranks: list[int] | None, size: int | None, seq: int | None,
+    message_bytes: int | None, dtype: str | None, peer: int | None,
+) -> dict[str, Any]:  # fmt: skip
+    text = json.dumps(ranks, separators=(",", ":")) if ranks else None
+    return {
+        "op_id": op_id,
+        "collective": None if kind is None else str(kind),
+        "group_id": " ".join(part for part in (name, text) if part) or None,
+        "group_ranks": text,
+        "group_size": len(ranks) if ranks else size,
+        "seq": seq,
+        "message_bytes": message_bytes,
+        "dtype": dtype,
+        "peer": peer,
+    }
+
+
+def _message_bytes(kind: CollectiveKind | None, args: Args, size: int | None, dtype: str | None) -> int | None:
+    """S of nccl-tests from the counts of elements on this rank; None where a count or the element size is not known."""
+    sent, received = integer(args.in_nelems), integer(args.out_nelems)
+    if dtype is None or kind is None or (not sent and not received):
+        return None
+    if kind is CollectiveKind.ALL_GATHER:
+        elements = received or (sent * size if sent and size else None)
+    elif kind is CollectiveKind.REDUCE_SCATTER:
+        elements = sent or (received * size if received and size else None)
+    elif kind in (CollectiveKind.GATHER, CollectiveKind.SCATTER):
+        elements = max(sent or 0, received or 0)
+    elif kind is CollectiveKind.RECV:
+        elements = received or sent
+    else:
+        elements = sent or received
+    return None if elements is None else int(elements * DTYPE_BYTES[dtype])
+
+
+def _of_span(op_id: int, row: int, host: Host, groups: Groups) -> dict[str, Any]:
+    """A collective of a CPU back end, whose span has the shapes of its inputs."""
+    kind = collective_kind_of_call(host.name(row))
+    name = groups.only
+    ranks, size = groups.ranks(name), groups.size(name)
+    size = len(ranks) if ranks else size
+    dims, types, *_ = host.inputs(int(host.columns["shape"][row]))
+    tensors = [(_shapes(d), DTYPES.get(t)) for d, t in zip(dims or [], types or [], strict=False) if isinstance(t, str)]
+    known = [(sum(map(math.prod, shapes)), dtype) for shapes, dtype in tensors if dtype is not None]
+    message = None
+    if known and kind is not None:
+        message = int(sum(n * DTYPE_BYTES[dtype] for n, dtype in known))
+        if kind is CollectiveKind.ALL_GATHER:
+            message = message * size if size else None
+    dtype = known[0][1] if known else None
+    return _row(op_id, kind, name, ranks, size, None, message, dtype, None)
+
+
+def _shapes(dims: Any) -> Iterator[list[int]]:
+    """Shapes in an entry of Input Dims: one, or those of a list of tensors."""
+    if isinstance(dims, list) and dims and all(isinstance(d, list) for d in dims):
+        for d in dims:
+            yield from _shapes(d)
+    elif isinstance(dims, list):
+        yield dims
+
+
+def _rank_list(value: Any) -> list[int] | None:
+    """Ranks from a list or its text; None where there are none or the text is cut ("...")."""
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            return None
+    if not isinstance(value, list) or not value or not all(type(r) is int for r in value):
+        return None
+    return value
+
+
+def _stepped_ranks(args: Args, size: int | None) -> list[int] | None:
+    start, stride = integer(args.rank_start), integer(args.rank_stride)
+    if start is None or start < 0 or not stride or not size:
+        return [start] if start is not None and start >= 0 and size == 1 else None
+    return [start + i * stride for i in range(size)]

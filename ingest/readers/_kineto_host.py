@@ -1,0 +1,183 @@
+"""Host side of a Kineto trace: spans with kind, nesting, framework op and module path, as the device side asks for them."""
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tracegap.ingest.classify import aten
+from tracegap.ingest.classify.aten import Described
+from tracegap.ingest.classify.host import host_kind
+from tracegap.ingest.hosttree import HostTree, nest
+from tracegap.ingest.readers._kineto_events import NONE, Ints, Role
+from tracegap.ingest.trace import shapes_json
+
+_MODULE = "nn.Module: "
+
+
+@cache
+def _kind(name: str, cat: Any) -> str:
+    if cat is None and name.startswith(_MODULE):  # 1.9 to 1.11
+        return "module"
+    return host_kind(name, cat if isinstance(cat, str) else "")
+
+
+@dataclass
+class Host:
+    """Spans of host threads. Rows are in the file's order; ids of texts and shapes are those of the collector."""
+
+    texts: list[Any]
+    shapes: list[tuple[bytes, bytes, bytes, bytes]]
+    columns: dict[str, NDArray[Any]]
+    tree: HostTree = field(init=False)
+    kind: NDArray[np.object_] = field(init=False)
+    thread: NDArray[np.int64] = field(init=False)
+    threads: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        c = self.columns
+        pair = c["pid"].astype(np.int64) * len(self.texts) + c["tid"]
+        found, self.thread = np.unique(pair, return_inverse=True)
+        self.threads = [f"{self.texts[p // len(self.texts)]}/{self.texts[p % len(self.texts)]}" for p in found.tolist()]
+        label = c["name"].astype(np.int64) * len(self.texts) + c["cat"]
+        found, inverse = np.unique(label, return_inverse=True)
+        kinds = [_kind(self.texts[n // len(self.texts)], self.texts[n % len(self.texts)]) for n in found.tolist()]
+        self.kind = np.array(kinds, np.object_)[inverse] if kinds else np.zeros(0, np.object_)
+        self.tree = nest(self.thread, c["start"], c["dur"])
+        self.is_op = (c["role"] == Role.OP) & (self.kind == "op")
+        self.is_module = self.kind == "module"
+        self.has_modules = bool(self.is_module.any())
+        if not self.has_modules:
+            self.is_module = self.kind == "annotation"
+        self._described: dict[tuple[int, int], Described] = {}
+        self._paths: dict[int, str | None] = {NONE: None}
+        self._forward: dict[int, int] | None = None
+
+    def name(self, row: int) -> str:
+        """The span's name as the trace has it."""
+        return str(self.texts[self.columns["name"][row]])
+
+    def described(self, row: int) -> Described:
+        """What is known of the framework op of a row, by its name and recorded shapes."""
+        key = (int(self.columns["name"][row]), int(self.columns["shape"][row]))
+        if key not in self._described:
+            name, decoded = str(self.texts[key[0]]), self.inputs(key[1])
+            self._described[key] = aten.describe(name, *decoded)
+        return self._described[key]
+
+    def inputs(self, shape: int) -> list[Any]:
+        """Input Dims, Input type, Input Strides and Concrete Inputs of a shape id, None where not recorded."""
+        if shape < 0:
+            return [None] * 4
+        return [msgspec.json.decode(raw) if raw else None for raw in self.shapes[shape]]
+
+    def shapes_text(self, row: int) -> str | None:
+        """Shapes of the inputs as `ops.shapes` has them."""
+        dims = self.inputs(int(self.columns["shape"][row]))[0]
+        return shapes_json(dims) if dims else None
+
+    def has_formula(self, row: int) -> bool:
+        """Whether a row is a framework op whose work is known by name: no wrapper, view or autograd node."""
+        name = self.name(row)
+        return not aten.is_wrapper(name) and not aten.is_view(name) and self.described(row).op_class is not None
+
+    def framework_op(self, row: int) -> int:
+        """The innermost framework op around a span (or itself) that has a formula; without one the innermost; or NONE."""
+        innermost = NONE
+        parent = self.tree.parent
+        while row >= 0:
+            if self.is_op[row]:
+                innermost = row if innermost < 0 else innermost
+                if self.has_formula(row):
+                    return row
+            row = int(parent[row])
+        return innermost
+
+    def module(self, row: int) -> str | None:
+        """Path of the modules (where none were recorded: of the user's annotations) around a span.
+
+        Spans of a backward pass that lie in no module get the one of the forward op that they belong to.
+        """
+        own = self._path(row)
+        if own is not None or not self.has_modules:
+            return own
+        forward = self._forward_of(row)
+        return self._path(forward) if forward >= 0 else None
+
+    def _path(self, row: int) -> str | None:
+        chain = []
+        while row not in self._paths:
+            chain.append(row)
+            row = int(self.tree.parent[row])
+        path = self._paths[row]
+        for row in reversed(chain):
+            if self.is_module[row]:
+                name = self.name(row).removeprefix(_MODULE)
+                path = name if path is None else f"{path}/{name}"
+            self._paths[row] = path
+        return path
+
+    def _forward_of(self, row: int) -> int:
+        seq = self.columns["seq"]
+        if self._forward is None:  # the outermost op of a sequence number comes first in the tree's order
+            rows = self.tree.order[(seq[self.tree.order] >= 0) & (seq[self.tree.order] % 2 == 0)]
+            self._forward = {int(seq[r]): int(r) for r in rows[::-1]}
+        while row >= 0:
+            if seq[row] >= 0 and seq[row] % 2:
+                return self._forward.get(int(seq[row]) - 1, NONE)
+            row = int(self.tree.parent[row])
+        return NONE
+
+
+@dataclass(slots=True)
+class Launches:
+    """Which call of the host launched which work of a device."""
+
+    call: Ints
+    """Row of the call, by row of the device work; NONE where it is not in the file."""
+    ambiguous: int
+    """Work whose correlation id several processes used."""
+    before_call: int
+    """Work that starts before its call: clocks of host and device disagree by so much."""
+
+
+CLOCK_SKEW_NS = 1_000_000
+"""A call that begins so much after the work did not launch it: the id was used twice."""
+
+
+def find_launches(device: dict[str, NDArray[Any]], host: Host) -> Launches:
+    """Joins device work with runtime calls by correlation id; where an id repeats, the last call before the work."""
+    calls = np.flatnonzero((host.columns["role"] == Role.RUNTIME) & (host.columns["corr"] >= 0))
+    corr, start = host.columns["corr"], host.columns["start"]
+    calls = calls[np.lexsort((start[calls], corr[calls]))]
+    ids = corr[calls]
+    low = np.searchsorted(ids, device["corr"], side="left")
+    high = np.searchsorted(ids, device["corr"], side="right")
+    high = np.where(device["corr"] < 0, low, high)
+    one = np.flatnonzero(high - low == 1)
+    found = np.full(len(low), NONE, np.int64)
+    found[one] = calls[low[one]]
+    ambiguous = 0
+    for i in np.flatnonzero(high - low > 1).tolist():
+        found[i], unsure = _choose(calls[low[i] : high[i]], int(device["start"][i]), int(device["ext"][i]), host)
+        ambiguous += unsure
+    joined = np.flatnonzero(found >= 0)
+    late = start[found[joined]] - device["start"][joined]
+    found[joined[late > CLOCK_SKEW_NS]] = NONE
+    return Launches(found, ambiguous, int(((late > 0) & (late <= CLOCK_SKEW_NS)).sum()))
+
+
+def _choose(calls: Ints, start: int, ext: int, host: Host) -> tuple[int, bool]:
+    """The call of several with one correlation id that launched work at `start`: (row or NONE, whether it is unsure)."""
+    if len(set(host.columns["pid"][calls].tolist())) > 1:
+        same = calls[host.columns["ext"][calls] == ext] if ext >= 0 else calls[:0]
+        return (int(same[0]), False) if len(same) == 1 else (NONE, True)
+    before = calls[host.columns["start"][calls] <= start]
+    row = int(before[-1] if len(before) else calls[0])
+    among = set(calls.tolist())
+    while int(host.tree.parent[row]) in among:  # a runtime call holds the driver call that it makes
+        row = int(host.tree.parent[row])
+    return row, False
