@@ -1,0 +1,130 @@
+"""From a PyTorch operator and its recorded arguments to class, FLOPs and bytes. Pure.
+
+`describe` looks an operator up in the table of `aten_ops`, and says why where it cannot tell a number. It is meant to be
+called once for each distinct tuple of arguments: a trace has few of them.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tracegap.ingest.classify.aten_args import Args
+from tracegap.ingest.classify.aten_ops import AUTOGRAD, ENTRIES, REASONS, VIEWS, WRAPPERS, Entry
+from tracegap.ingest.classify.kernel import kernel_class
+from tracegap.models import formulas
+from tracegap.models.errors import BadShape
+from tracegap.models.formulas.sizes import UNKNOWN
+from tracegap.models.ops import OpClass, OpSpec
+
+_OVERLOAD = re.compile(r"\.[A-Za-z_]\w*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What an operator's name and arguments tell."""
+
+    op_class: OpClass | None
+    """None where the name says nothing: the kernel's own name then decides."""
+    dtype: str | None
+    """Math dtype, a key of `models.ops.DTYPE_BYTES`; the kernel's name may know better (TF32)."""
+    flops: int | None
+    bytes: int | None
+    """At least moved from and to device memory."""
+    note: str | None
+    """Why a number is None, or what the numbers assume."""
+
+
+def _plain(name: str) -> str:
+    """Operator name as the tables have it: no overload, no `aten::`."""
+    return _OVERLOAD.sub("", name.removeprefix("aten::"))
+
+
+@lru_cache(1 << 14)
+def is_wrapper(name: str) -> bool:
+    """Whether the operator only calls others and counts nothing itself: linear, einsum, autograd nodes."""
+    return _plain(name) in WRAPPERS or AUTOGRAD.search(name) is not None
+
+
+@lru_cache(1 << 14)
+def is_view(name: str) -> bool:
+    """Whether the operator makes a view or allocates: no kernel, no bytes."""
+    return name.startswith("aten::") and _plain(name) in VIEWS
+
+
+def describe(
+    name: str,
+    dims: Sequence[Any] | None,
+    types: Sequence[Any] | None,
+    strides: Sequence[Any] | None = None,
+    concrete: Sequence[Any] | None = None,
+    *,
+    list_dtype: str | None = None,
+) -> Described:
+    """Class and cost of one call.
+
+    Arguments are Kineto's `Input Dims`, `Input type`, `Input Strides` and `Concrete Inputs`, decoded from JSON; None or
+    empty where the trace has none. `list_dtype` is the element type of tensor lists (foreach operators, cat), which the
+    trace does not have; the name of the kernel tells it (`kernel.element_dtype`).
+    """
+    if name.startswith("triton_"):
+        return _triton(name, dims, types, strides, concrete)
+    plain = _plain(name)
+    if is_view(name):
+        return Described(OpClass.DATA_MOVEMENT, None, 0, 0, "a view or an allocation: no work")
+    if plain in REASONS:
+        op_class, reason = REASONS[plain]
+        return Described(op_class, None, None, None, reason)
+    entry, in_place = _entry(plain)
+    if entry is None:
+        if is_wrapper(name):
+            return Described(None, None, None, None, "only calls other operators: they are counted")
+        return Described(None, None, None, None, f"no formula for {name}")
+    if not dims:
+        return Described(entry.op_class, None, None, None, "no shapes in this trace: record_shapes=True")
+    args = Args(dims, types, strides, concrete, list_dtype or UNKNOWN)
+    params = {key: value(args) if callable(value) else value for key, value in entry.params.items()}
+    if in_place:
+        params["in_place"] = True
+    tensors = tuple(args.tensor(t) if isinstance(t, int) else t(args) for t in entry.tensors)
+    return _costed(entry.op_class, OpSpec(kind=entry.kind, tensors=tensors, params=params))
+
+
+def _entry(plain: str) -> tuple[Entry | None, bool]:
+    """The table's entry, and whether the operator writes into its first argument."""
+    if plain in ENTRIES:
+        return ENTRIES[plain], False
+    if plain.endswith("_") and plain[:-1] in ENTRIES:
+        return ENTRIES[plain[:-1]], True
+    return None, False
+
+
+def _costed(op_class: OpClass, spec: OpSpec) -> Described:
+    try:
+        cost = formulas.cost(spec)
+    except BadShape as error:
+        return Described(op_class, None, None, None, f"shapes do not fit: {error}")
+    return Described(op_class, cost.dtype, cost.flops, cost.bytes, cost.note)
+
+
+def _triton(
+    name: str,
+    dims: Sequence[Any] | None,
+    types: Sequence[Any] | None,
+    strides: Sequence[Any] | None,
+    concrete: Sequence[Any] | None,
+) -> Described:
+    """A kernel of PyTorch's compiler: its buffers are its arguments, its arithmetic is not recorded."""
+    op_class = kernel_class(name)
+    if not dims:
+        return Described(op_class, None, None, None, "no shapes in this trace: record_shapes=True")
+    args = Args(dims, types, strides, concrete)
+    visited = 1
+    for position in range(args.count):
+        value = args.value(position)
+        if type(value) is int and args.tensor(position) is None:
+            visited *= value
+    params = {"iterations": visited if args.has_values and visited > 1 else None}
+    tensors = tuple(args.tensor(i) for i in range(args.count))
+    return _costed(op_class, OpSpec(kind="buffers", tensors=tensors, params=params))

@@ -1,0 +1,149 @@
+"""Attention: FLOPs by mask [M5], compulsory bytes of fused kernels [M6]."""
+
+from tracegap.models.cost import Cost
+from tracegap.models.errors import BadShape
+from tracegap.models.formulas import formula
+from tracegap.models.formulas.sizes import (
+    bytes_of,
+    elements,
+    join,
+    math_dtype,
+    nbytes,
+    tensor,
+    total,
+    unknown_dtype_note,
+)
+from tracegap.models.ops import OpSpec, Tensor
+from tracegap.models.quantities import quantity
+
+
+def visible_share(T: int, S: int, causal: bool, mask: str = "bottom_right", window: int | None = None) -> float:
+    """Share of the T x S scores that a mask leaves [M5].
+
+    Causal with T = S is 1/2 by the convention of benchmarks (exact: (T + 1) / 2T), and in the same convention otherwise:
+    the last query sees all keys (`bottom_right`) or the first query sees the first key (`top_left`). `window` is the
+    number of earlier keys that a query sees at most beside its own (causal, exact count).
+    """
+    if not causal or T == 0 or S == 0:
+        return 1.0
+    if mask not in {"bottom_right", "top_left"}:
+        raise BadShape(f"unknown causal mask {mask!r}: bottom_right or top_left")
+    offset = S - T if mask == "bottom_right" else 0
+    if window is not None and 0 <= window < S - 1:
+        seen = _clamped_sum(offset + 1, T, S) - _clamped_sum(offset - window, T, S)
+        return seen / (T * S)
+    # area under the diagonal from (0, offset) to (T, T + offset), cut at 0 and S
+    return (_ramp(T + offset, S) - _ramp(offset, S)) / (T * S)
+
+
+def _ramp(x: int, S: int) -> float:
+    """Integral of clamp(t, 0, S) up to x."""
+    return 0.0 if x <= 0 else x * x / 2 if x <= S else S * S / 2 + S * (x - S)
+
+
+def _clamped_sum(start: int, count: int, high: int) -> int:
+    """Sum of clamp(i, 0, high) over i = start .. start + count - 1."""
+
+    def below(x: int) -> int:
+        inside = min(max(x, 0), high + 1)
+        return inside * (inside - 1) // 2 + high * max(0, x - high - 1)
+
+    return below(start + count) - below(start)
+
+
+@quantity("attention_fwd_flops", "M5")
+def attention_fwd_flops(
+    B: int,
+    T: int,
+    S: int,
+    N: int,
+    d_qk: int,
+    d_v: int,
+    causal: bool,
+    mask: str = "bottom_right",
+    window: int | None = None,
+) -> float:
+    """FLOPs of attention over B sequences, T queries, S keys, N query heads: 2 B N T S (d_qk + d_v) x visible share."""
+    return 2 * B * N * T * S * (d_qk + d_v) * visible_share(T, S, causal, mask, window)
+
+
+@quantity("attention_bwd_flops", "M5")
+def attention_bwd_flops(
+    B: int,
+    T: int,
+    S: int,
+    N: int,
+    d_qk: int,
+    d_v: int,
+    causal: bool,
+    mask: str = "bottom_right",
+    window: int | None = None,
+) -> float:
+    """FLOPs of the fused backward, five products: the scores are computed again. 2 B N T S (3 d_qk + 2 d_v) x share."""
+    return 2 * B * N * T * S * (3 * d_qk + 2 * d_v) * visible_share(T, S, causal, mask, window)
+
+
+@quantity("attention_fwd_bytes", "M6")
+def attention_fwd_bytes(B: int, T: int, S: int, N: int, K: int, d_qk: int, d_v: int, bytes_per_elem: float) -> float:
+    """Compulsory bytes of fused attention with K key/value heads; no log-sum-exp (4 B N T more where it is written)."""
+    return bytes_per_elem * (B * T * N * d_qk + B * S * K * (d_qk + d_v) + B * T * N * d_v)
+
+
+def _sizes(q: Tensor, k: Tensor, v: Tensor, layout: str) -> dict[str, int]:
+    """B, T, S, N, d_qk, d_v by layout: BNTH (heads before tokens) or BTNH (tokens before heads)."""
+    if len(q.shape) != 4 or len(k.shape) != 4 or len(v.shape) != 4:
+        raise BadShape(f"attention: expected four dimensions {layout}, got {q.shape}, {k.shape}, {v.shape}")
+    tokens, heads = (2, 1) if layout == "BNTH" else (1, 2)
+    if q.shape[3] != k.shape[3] or q.shape[0] != k.shape[0] or k.shape[tokens] != v.shape[tokens]:
+        raise BadShape(f"attention: {q.shape}, {k.shape}, {v.shape} as {layout} do not go together")
+    return {
+        "B": q.shape[0],
+        "T": q.shape[tokens],
+        "S": k.shape[tokens],
+        "N": q.shape[heads],
+        "d_qk": q.shape[3],
+        "d_v": v.shape[3],
+    }
+
+
+def _flops(spec: OpSpec, q: Tensor, k: Tensor, v: Tensor, *, backward: bool) -> tuple[int | None, str | None]:
+    """FLOPs, and what they assume or why they are unknown."""
+    if spec.params.get("varlen") or len(q.shape) == 3:
+        return None, "sequence lengths of a packed batch are not in the trace"
+    causal = spec.params.get("causal")
+    sizes = _sizes(q, k, v, spec.params["layout"])
+    count = attention_bwd_flops if backward else attention_fwd_flops
+    flops = count(
+        **sizes,
+        causal=bool(causal),
+        mask=spec.params.get("mask", "bottom_right"),
+        window=spec.params.get("window"),
+    )
+    return round(flops), "mask is not in the trace: counted as full attention" if causal is None else None
+
+
+@formula("attention")
+def attention(spec: OpSpec) -> Cost:
+    """Fused attention forward [M5, M6].
+
+    Tensors: q, k, v, then what else is read (bias). Params: `layout` (BNTH or BTNH), `causal` (None = not known: counted
+    as full, and noted), `mask`, `window`, `varlen` (packed sequences: FLOPs unknown). Log-sum-exp is not counted.
+    """
+    q, k, v = (tensor(spec, i) for i in range(3))
+    flops, note = _flops(spec, q, k, v, backward=False)
+    out = elements(q) // max(q.shape[-1], 1) * v.shape[-1]
+    moved = total(nbytes(*spec.tensors), bytes_of(out, q.dtype))
+    return Cost(flops=flops, bytes=moved, dtype=math_dtype(q), note=join(note, unknown_dtype_note(q, k, v)))
+
+
+@formula("attention_backward")
+def attention_backward(spec: OpSpec) -> Cost:
+    """Fused attention backward: reads q, k, v, the output, its gradient and log-sum-exp; writes three gradients.
+
+    Tensors: q, k, v, then what else is read (gradient of the output, output, log-sum-exp, bias). Params as `attention`.
+    """
+    q, k, v = (tensor(spec, i) for i in range(3))
+    flops, note = _flops(spec, q, k, v, backward=True)
+    gradients = total(*(bytes_of(elements(t), t.dtype) for t in (q, k, v)))
+    moved = total(nbytes(*spec.tensors), gradients)
+    return Cost(flops=flops, bytes=moved, dtype=math_dtype(q), note=join(note, unknown_dtype_note(*spec.tensors)))

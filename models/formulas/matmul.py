@@ -1,0 +1,105 @@
+"""Matrix products: dense, batched, scaled, weight-only quantised, grouped [M1]."""
+
+from math import prod
+
+from tracegap.models.cost import Cost
+from tracegap.models.errors import BadShape
+from tracegap.models.formulas import formula
+from tracegap.models.formulas.sizes import (
+    Operand,
+    bytes_of,
+    elements,
+    flat,
+    join,
+    math_dtype,
+    nbytes,
+    tensor,
+    total,
+    unknown_dtype_note,
+)
+from tracegap.models.ops import OpSpec
+from tracegap.models.quantities import quantity
+
+
+def matmul_flops(M: int, K: int, N: int, batch: int = 1) -> int:
+    """FLOPs of `batch` products [M, K] x [K, N]: 2 M K N each [M1]. An added bias or matrix is not counted."""
+    return 2 * batch * M * K * N
+
+
+@quantity("grouped_mm_bytes", "M1")
+def grouped_mm_bytes(M: int, K: int, N: int, G: int, bytes_per_elem: float) -> float:
+    """Bytes of a grouped product [M, K] x [G, K, N]: M rows over all groups; every group's weights are read [M1]."""
+    return bytes_per_elem * (M * K + G * K * N + M * N)
+
+
+def _cost(spec: OpSpec, flops: int, out_elements: int, *operands: Operand) -> Cost:
+    """Cost of a product of the first two operands with a result in `out_dtype` (default: that of the first)."""
+    a = tensor(spec, 0)
+    out_dtype = spec.params.get("out_dtype", a.dtype)
+    if out_dtype is None:
+        note = "dtype of the result is not in the trace"
+        return Cost(flops=flops, bytes=None, dtype=math_dtype(a), note=note)
+    moved = total(nbytes(*operands), bytes_of(out_elements, out_dtype))
+    return Cost(flops=flops, bytes=moved, dtype=math_dtype(a), note=unknown_dtype_note(*operands))
+
+
+@formula("matmul")
+def matmul(spec: OpSpec) -> Cost:
+    """Product of a [..., M, K] and b [..., K, N] with equal batch dimensions; vectors are [K].
+
+    Tensors: a, b, then whatever else is read once at its own size (bias, addend, scales). Params: `out_dtype` (default
+    a's; None = unknown), `transposed_b` (b is [N, K], as weights of a linear layer are; a may have any rank).
+    """
+    a, b = tensor(spec, 0), tensor(spec, 1)
+    if spec.params.get("transposed_b"):
+        *rows, k = a.shape
+        n, k_b = b.shape if len(b.shape) == 2 else (1, *b.shape)
+        batch, m = 1, prod(rows)
+    else:
+        a_shape = a.shape if len(a.shape) > 1 else (1, *a.shape)
+        b_shape = b.shape if len(b.shape) > 1 else (*b.shape, 1)
+        (*batch_a, m, k), (*batch_b, k_b, n) = a_shape, b_shape
+        if batch_a and batch_b and batch_a != batch_b:
+            raise BadShape(f"{spec.kind}: batches differ: {a.shape} x {b.shape}")
+        batch = prod(batch_a or batch_b)
+        if batch_b and not batch_a:
+            raise BadShape(f"{spec.kind}: {a.shape} x {b.shape}")
+    if k != k_b:
+        raise BadShape(f"{spec.kind}: contracted sizes differ: {a.shape} x {b.shape}")
+    return _cost(spec, matmul_flops(m, k, n, batch), batch * m * n, *spec.tensors)
+
+
+@formula("weight_only_matmul")
+def weight_only_matmul(spec: OpSpec) -> Cost:
+    """Activations [M, K] times packed low-precision weights of `out_features` rows; math in the activations' dtype.
+
+    Tensors: activations, weights as stored, then scales and zero points. Params: `out_features`.
+    """
+    a = tensor(spec, 0)
+    *rows, k = a.shape
+    n = int(spec.params["out_features"])
+    return _cost(spec, matmul_flops(prod(rows), k, n), prod(rows) * n, *spec.tensors)
+
+
+@formula("grouped_matmul")
+def grouped_matmul(spec: OpSpec) -> Cost:
+    """Products of groups with ragged sizes, as in mixtures of experts [M1].
+
+    [M, K] x [G, K, N]: rows are split over groups. [G, M, K] x [K, N]: columns are. [M, K] x [K, N] with G offsets: the
+    contracted size is, the result is [G, M, N]. Tensors: a, b, offsets, bias or scales. Rows past the last offset count.
+    """
+    a, b = tensor(spec, 0), tensor(spec, 1)
+    offsets = flat(spec.tensors[2:3])
+    ranks = len(a.shape), len(b.shape)
+    m, k = a.shape[-2:]
+    k_b, n = b.shape[-2:]
+    if k != k_b:
+        raise BadShape(f"{spec.kind}: contracted sizes differ: {a.shape} x {b.shape}")
+    groups = a.shape[0] if ranks == (3, 3) else 1
+    if ranks == (2, 2):
+        if not offsets:
+            raise BadShape(f"{spec.kind}: {a.shape} x {b.shape} needs offsets")
+        out = elements(offsets[0]) * m * n
+    else:
+        out = groups * m * n
+    return _cost(spec, matmul_flops(m, k, n, groups), out, *spec.tensors)

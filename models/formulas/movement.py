@@ -1,0 +1,87 @@
+"""Copies by kernels, concatenations, fills, and kernels of which only the buffers are known."""
+
+from tracegap.models.cost import NOTHING, Cost
+from tracegap.models.errors import BadShape
+from tracegap.models.formulas import formula
+from tracegap.models.formulas.sizes import (
+    Operand,
+    bytes_of,
+    elements,
+    flat,
+    math_dtype,
+    nbytes,
+    stored_elements,
+    tensor,
+    total,
+    unknown_dtype_note,
+)
+from tracegap.models.ops import OpSpec
+
+
+@formula("copy")
+def copy(spec: OpSpec) -> Cost:
+    """Reads a source once, writes a target. Tensors: target, source (broadcast). A cast is one FLOP an element."""
+    target, source = tensor(spec, 0), tensor(spec, 1)
+    cast = source.dtype != target.dtype
+    return Cost(
+        flops=elements(target) if cast else 0,
+        bytes=nbytes(target, source),
+        dtype=math_dtype(source) if cast else None,
+        note=unknown_dtype_note(target, source),
+    )
+
+
+@formula("rewrite")
+def rewrite(spec: OpSpec) -> Cost:
+    """Every element of the inputs is read once and written once elsewhere: clone, cat, transposing copies."""
+    inputs = flat(spec.tensors)
+    if not inputs:
+        raise BadShape(f"{spec.kind}: no tensors")
+    moved = total(nbytes(*inputs), *(bytes_of(elements(t), t.dtype) for t in inputs))
+    return Cost(flops=0, bytes=moved, note=unknown_dtype_note(*inputs))
+
+
+@formula("fill")
+def fill(spec: OpSpec) -> Cost:
+    """Writes every stored element once. Tensors: targets."""
+    return Cost(flops=0, bytes=nbytes(*spec.tensors), note=unknown_dtype_note(*spec.tensors))
+
+
+@formula("resize")
+def resize(spec: OpSpec) -> Cost:
+    """Makes an image of another size. Tensors: x. Params: `out_size` (None = not known), `flops_per_element`."""
+    x = tensor(spec, 0)
+    size = spec.params.get("out_size")
+    if not size:
+        return Cost(flops=None, bytes=None, note="size of the result is not in the trace")
+    out = elements(x)
+    for old, new in zip(x.shape[-len(size) :], size, strict=True):
+        out = out // max(old, 1) * int(new)
+    each = int(spec.params.get("flops_per_element", 0))
+    moved = total(nbytes(x), bytes_of(out, x.dtype))
+    return Cost(flops=each * out, bytes=moved, dtype=math_dtype(x) if each else None, note=unknown_dtype_note(x))
+
+
+@formula("buffers")
+def buffers(spec: OpSpec) -> Cost:
+    """A compiled kernel whose arithmetic is unknown: each of its buffers moves once.
+
+    Tensors: inputs and results. Params: `iterations` (elements that the kernel visits: it touches no more of a buffer;
+    None = not known).
+    """
+    limit = spec.params.get("iterations")
+
+    def moved(operand: Operand) -> int | None:
+        parts = [bytes_of(min(stored_elements(t), limit or stored_elements(t)), t.dtype) for t in flat([operand])]
+        return total(*parts)
+
+    if not flat(spec.tensors):
+        return Cost(flops=None, bytes=None, note="no buffers in the trace")
+    note = "arithmetic of a compiled kernel is not in the trace; each buffer counts once"
+    return Cost(flops=None, bytes=total(*(moved(o) for o in spec.tensors)), note=note)
+
+
+@formula("nothing")
+def nothing(spec: OpSpec) -> Cost:  # noqa: ARG001 - the shape of every formula
+    """Views and allocations: no kernel, no work."""
+    return NOTHING

@@ -1,0 +1,142 @@
+"""Reductions, scans, pooling, losses and sorting."""
+
+from collections.abc import Sequence
+from math import log2, prod
+
+from tracegap.models.cost import Cost
+from tracegap.models.errors import BadShape
+from tracegap.models.formulas import formula
+from tracegap.models.formulas.convolution import output_size
+from tracegap.models.formulas.sizes import (
+    bytes_of,
+    elements,
+    flat,
+    math_dtype,
+    nbytes,
+    tensor,
+    total,
+    unknown_dtype_note,
+)
+from tracegap.models.ops import OpSpec, Tensor
+
+
+def _reduced_sizes(x: Tensor, dims: object) -> list[int]:
+    """Extents of the reduced dimensions; no dims = all."""
+    chosen = list(dims) if isinstance(dims, Sequence) else [dims]
+    if dims is None or not chosen:
+        return list(x.shape)
+    if any(not -max(len(x.shape), 1) <= int(d) < max(len(x.shape), 1) for d in chosen):
+        raise BadShape(f"reduction over {chosen} of shape {x.shape}")
+    return [x.shape[int(d)] for d in chosen] if x.shape else []
+
+
+@formula("reduction")
+def reduction(spec: OpSpec) -> Cost:
+    """Many elements to one: (in - out) FLOPs, or `flops_per_element` for each input element.
+
+    Tensors: x, others read. Params: `dims` (a number or a list; None = all; "unknown" = not known), `flops_per_element`,
+    `out_dtype` (default that of x), `index` (an 8-byte index goes with each result).
+    """
+    x = tensor(spec, 0)
+    p = spec.params
+    if p.get("dims") == "unknown":
+        return Cost(flops=None, bytes=None, dtype=math_dtype(x), note="reduced dimensions are not in the trace")
+    n = elements(x)
+    out = n // max(prod(_reduced_sizes(x, p.get("dims"))), 1)
+    each = p.get("flops_per_element")
+    moved = total(nbytes(*spec.tensors), bytes_of(out, p.get("out_dtype") or x.dtype), 8 * out if p.get("index") else 0)
+    return Cost(
+        flops=n - out if each is None else int(each) * n, bytes=moved, dtype=math_dtype(x), note=unknown_dtype_note(x)
+    )
+
+
+@formula("foreach_reduction")
+def foreach_reduction(spec: OpSpec) -> Cost:
+    """Each tensor of a list to one number, such as its norm. Params: `flops_per_element`."""
+    tensors = flat(spec.tensors)
+    each = int(spec.params.get("flops_per_element", 1))
+    moved = total(nbytes(*tensors), *(bytes_of(1, t.dtype) for t in tensors))
+    n = sum(elements(t) for t in tensors)
+    return Cost(flops=each * n, bytes=moved, dtype=math_dtype(*tensors), note=unknown_dtype_note(*tensors))
+
+
+@formula("pooling")
+def pooling(spec: OpSpec) -> Cost:
+    """Windows over the last dimensions: one FLOP for each element of each window.
+
+    Tensors: x. Params: `kernel`, `stride` (empty = the kernel), `padding`, `dilation`, `ceil_mode`, `index` (an 8-byte
+    index goes with each result); or `out_size` for adaptive pooling. Kernel or size None = not known.
+    """
+    x = tensor(spec, 0)
+    p = spec.params
+    sizes = p.get("out_size") or p.get("kernel")
+    if sizes is None:
+        return Cost(flops=None, bytes=None, dtype=math_dtype(x), note="window sizes are not in the trace")
+    dims = len(sizes)
+    space = x.shape[-dims:]
+    if p.get("out_size"):
+        positions, taps = prod(sizes), elements(x)
+    else:
+        kernel = list(sizes)
+        settings = [
+            list(p.get(key) or default) for key, default in (("stride", kernel), ("padding", [0]), ("dilation", [1]))
+        ]
+        strides, paddings, dilations = (s * dims if len(s) == 1 else s for s in settings)
+        # ceil mode: a last window that starts inside the padded input counts
+        extra = [s - 1 if p.get("ceil_mode") else 0 for s in strides]
+        out = [
+            output_size(n + e, k, s, pad, d)
+            for n, e, k, s, pad, d in zip(space, extra, kernel, strides, paddings, dilations, strict=True)
+        ]
+        out = [
+            o - 1 if p.get("ceil_mode") and (o - 1) * s >= n + pad else o
+            for o, s, n, pad in zip(out, strides, space, paddings, strict=True)
+        ]
+        positions = prod(out)
+        taps = elements(x) // max(prod(space), 1) * positions * prod(kernel)
+    made = elements(x) // max(prod(space), 1) * positions
+    moved = total(nbytes(x), bytes_of(made, x.dtype), 8 * made if p.get("index") else 0)
+    return Cost(flops=taps, bytes=moved, dtype=math_dtype(x), note=unknown_dtype_note(x))
+
+
+@formula("pooling_backward")
+def pooling_backward(spec: OpSpec) -> Cost:
+    """Spreads a gradient over an input's size. Tensors: gradient, x (its size, not read), indices."""
+    grad, x = tensor(spec, 0), tensor(spec, 1)
+    moved = total(nbytes(grad, *spec.tensors[2:]), bytes_of(elements(x), grad.dtype))
+    return Cost(flops=elements(grad), bytes=moved, dtype=math_dtype(grad), note=unknown_dtype_note(grad))
+
+
+@formula("nll_loss")
+def nll_loss(spec: OpSpec) -> Cost:
+    """Picks one log-probability a target: 1 FLOP and one element read each. Tensors: log-probabilities, targets."""
+    x, target = tensor(spec, 0), tensor(spec, 1)
+    n = elements(target)
+    moved = total(nbytes(target), bytes_of(n, x.dtype), bytes_of(2, x.dtype))
+    return Cost(flops=n, bytes=moved, dtype=math_dtype(x), note=unknown_dtype_note(x))
+
+
+@formula("nll_loss_backward")
+def nll_loss_backward(spec: OpSpec) -> Cost:
+    """Writes a gradient of the input's size, zero but for the targets. Tensors: gradient, log-probabilities, targets."""
+    grad, x, target = (tensor(spec, i) for i in range(3))
+    moved = total(nbytes(grad, target), bytes_of(elements(x), x.dtype))
+    return Cost(flops=elements(target), bytes=moved, dtype=math_dtype(x), note=unknown_dtype_note(x))
+
+
+@formula("sort")
+def sort(spec: OpSpec) -> Cost:
+    """Sorts along a dimension: n log2(length) comparisons; one pass of memory is counted, radix sorts make 4 to 8.
+
+    Tensors: x. Params: `dim` (None = not known: the whole is one row), `results` (largest kept a row; None = all).
+    """
+    x = tensor(spec, 0)
+    n = elements(x)
+    dim = spec.params.get("dim")
+    if dim is not None and x.shape and not -len(x.shape) <= int(dim) < len(x.shape):
+        raise BadShape(f"sort along {dim} of shape {x.shape}")
+    length = x.shape[int(dim)] if dim is not None and x.shape else n
+    kept = spec.params.get("results")
+    out = n if kept is None else n // max(length, 1) * int(kept)
+    moved = total(nbytes(x), bytes_of(out, x.dtype), 8 * out)
+    return Cost(flops=round(n * log2(max(length, 1))), bytes=moved, dtype=math_dtype(x), note=unknown_dtype_note(x))
