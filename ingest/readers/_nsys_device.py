@@ -1,7 +1,8 @@
 """What ran on the devices: kernels, copies, fills and whole graphs, joined to the calls that launched them."""
 
+import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -11,7 +12,7 @@ from tracegap.ingest.classify.kernel import is_collective, kernel_class, kernel_
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers._nsys_db import Database
 from tracegap.ingest.readers._nsys_nccl import Calls
-from tracegap.ingest.readers._nsys_nvtx import Enclosures, sizes_of
+from tracegap.ingest.readers._nsys_nvtx import Enclosing
 from tracegap.ingest.trace import COLLECTIVES, OPS, shapes_json
 from tracegap.models.ops import OpClass
 
@@ -103,104 +104,131 @@ def named(frame: pl.DataFrame, strings: pl.DataFrame, issues: Issues) -> pl.Data
     return frame.with_columns(pl.col("name").fill_null("(unnamed kernel)"), pl.col("short").fill_null(pl.col("full")))
 
 
-def to_ops(
-    frame: pl.DataFrame, enclosures: Enclosures, range_names: pl.Series, calls: Calls
-) -> tuple[pl.DataFrame, pl.DataFrame]:
+def to_ops(frame: pl.DataFrame, around: Enclosing, range_names: pl.Series, calls: Calls) -> tuple[pl.DataFrame, pl.DataFrame]:
     """OPS and COLLECTIVES of device work that has its name, device_id and launch.
 
-    `range_names` has the names of host events by row. Of the kernels of one framework operator the longest one of the
-    operator's class carries its cost: counting it for each would count it twice.
+    `around` is what encloses the launch of each row, `range_names` the names of host events by row.
     """
-    count = len(frame)
-    around = [enclosures.of(-1 if r is None else r) for r in frame["call_row"]]
-    names = frame["name"].to_list()
-    is_kernel = (frame["table"] == KERNEL).to_list()
-    durations = (frame["end"] - frame["start"]).to_list()
-    kernel_names = {n for n, k in zip(names, is_kernel, strict=True) if k}
-    collective = {n: is_collective(n) for n in kernel_names}
-    class_by_name = {n: OpClass.COLLECTIVE if collective[n] else kernel_class(n) for n in kernel_names}
-    dtype_by_name = {n: kernel_dtype(n) for n in kernel_names}
-
-    op_class: list[str] = [_CLASS_OF_TABLE.get(t, OpClass.OTHER).value for t in frame["table"]]
-    columns: dict[str, list[Any]] = {c: [None] * count for c in ("framework_op", "dtype", "shapes", "flops", "cost_note")}
-    columns["bytes"] = frame["bytes"].to_list()
-    source = ["none" if k else "trace" for k in is_kernel]
-    by_range: dict[int, list[int]] = {}
-    for i in range(count):
-        op = around[i].op
-        if op is not None:
-            columns["framework_op"][i] = range_names[op].split(", ", 1)[0]
-        if not is_kernel[i]:
-            columns["flops"][i] = None if op_class[i] == OpClass.GRAPH else 0
-            continue
-        op_class[i] = class_by_name[names[i]].value
-        columns["dtype"][i] = dtype_by_name[names[i]]
-        columns["cost_note"][i] = "no NVTX range of a framework operator around the launch"
-        if op is not None and not collective[names[i]]:
-            by_range.setdefault(op, []).append(i)
-    _mark_graphs(op_class, source, columns["cost_note"])
-
-    described: dict[tuple[str, str | None], aten.Described] = {}
-    for op, mine in by_range.items():
-        text = range_names[op]
-        name, sizes = text.split(", ", 1)[0], sizes_of(text)
-        key = (name, None if sizes is None else shapes_json(sizes))
-        if key not in described:
-            described[key] = _describe(name, sizes)
-        known = described[key]
-        carrier = max(mine, key=lambda i: (class_by_name[names[i]] == known.op_class, durations[i]))
-        for i in mine:
-            columns["shapes"][i] = key[1]
-            if known.op_class is not None:
-                op_class[i] = known.op_class.value
-            columns["dtype"][i] = known.dtype or columns["dtype"][i]
-            if i == carrier:
-                columns["flops"][i], columns["bytes"][i] = known.flops, known.bytes
-                columns["cost_note"][i] = known.note
-                source[i] = "none" if known.flops is None and known.bytes is None else "nvtx"
-            else:
-                columns["cost_note"][i] = f"the cost of {name} is with another kernel of the same call"
-
-    ops = pl.DataFrame(
-        {
-            "op_id": range(count), "device_id": frame["device_id"], "stream": frame["streamId"].cast(pl.String),
-            "name": names, "op_class": op_class, "module": [a.module for a in around],
-            "start_ns": frame["start"], "dur_ns": durations, "step": [None] * count, "cost_source": source,
-            "correlation_id": frame["correlationId"], "launch_ns": frame["launch_ns"],
-            "launch_thread": frame["launch_thread"], **columns,
-        },
-        schema_overrides=OPS,
-    ).select(*OPS)  # fmt: skip
-    communicating = [i for i in range(count) if op_class[i] == OpClass.COLLECTIVE]
-    kernels_of_call = Counter(around[i].library for i in communicating)
+    frame = frame.with_row_index("op_id").with_columns(
+        pl.col("op_id").cast(pl.Int64),
+        (pl.col("end") - pl.col("start")).alias("dur_ns"),
+        pl.Series("op_row", around.op),
+        pl.Series("library_row", around.library),
+        pl.Series("module", around.module, dtype=pl.String),
+    )
+    frame = frame.join(_by_name(frame), on="name", how="left", maintain_order="left")
+    frame = frame.join(_by_range(frame, range_names), on="op_row", how="left", maintain_order="left")
+    is_kernel, is_graph = pl.col("table") == KERNEL, pl.col("table") == GRAPH
+    described = is_kernel & pl.col("known_note").is_not_null() & ~pl.col("is_collective")
+    frame = frame.with_columns(described.alias("described"))
+    frame = frame.with_columns(_carries_cost(frame).alias("carrier"))
+    carrier, known = pl.col("carrier"), pl.col("known_flops").is_not_null() | pl.col("known_bytes").is_not_null()
+    ops = frame.with_columns(
+        pl.when("described").then(pl.coalesce("known_class", "class_by_name")).otherwise("class_by_name").alias("op_class"),
+        pl.when("described").then(pl.coalesce("known_dtype", "dtype_by_name")).otherwise("dtype_by_name").alias("dtype"),
+        pl.when("described").then("known_shapes").alias("shapes"),
+        pl.when(carrier).then("known_flops").when(~is_kernel & ~is_graph).then(0).alias("flops"),
+        pl.when(carrier).then("known_bytes").when(~is_kernel).then("bytes").alias("bytes"),
+        pl.when(carrier & known)
+        .then(pl.lit("nvtx"))
+        .when(is_kernel | is_graph)
+        .then(pl.lit("none"))
+        .otherwise(pl.lit("trace"))
+        .alias("cost_source"),
+        pl.when(is_graph)
+        .then(pl.lit("its kernels are not in the file: record with --cuda-graph-trace=node"))
+        .when(carrier)
+        .then(pl.col("known_note").replace("", None))
+        .when("described")
+        .then("the cost of " + pl.col("framework_op") + " is with another kernel of the same call")
+        .when(is_kernel & ~pl.col("is_collective"))
+        .then(pl.lit("no NVTX range of a framework operator around the launch"))
+        .alias("cost_note"),
+        pl.col("streamId").cast(pl.String).alias("stream"),
+        pl.col("start").alias("start_ns"),
+        pl.lit(None, dtype=pl.Int64).alias("step"),
+        pl.col("correlationId").alias("correlation_id"),
+    ).select(*OPS)
+    communicating = frame.filter(is_kernel & pl.col("is_collective"))
+    kernels_of_call = Counter(communicating["library_row"])
+    wanted = communicating.select("op_id", "name", "library_row", "dtype_by_name")
     rows = []
-    for i in communicating:
-        library = around[i].library
-        call = calls.of(names[i], library, alone=kernels_of_call[library] == 1)
+    for op_id, name, library, dtype in wanted.iter_rows():
+        call = calls.of(name, library, alone=kernels_of_call[library] == 1)
         kind = call.kind.value if call.kind else None
-        dtype = columns["dtype"][i]
-        rows.append((i, kind, call.group_id, None, call.group_size, None, call.message_bytes, dtype, call.peer))
+        rows.append((op_id, kind, call.group_id, None, call.group_size, None, call.message_bytes, dtype, call.peer))
     return ops, pl.DataFrame(rows, schema=COLLECTIVES, orient="row")
+
+
+def _by_name(frame: pl.DataFrame) -> pl.DataFrame:
+    """What the name alone tells: class_by_name, dtype_by_name, is_collective; a row a name."""
+    rows = []
+    for table, name in frame.select("table", "name").unique("name").iter_rows():
+        collective = table == KERNEL and is_collective(name)
+        by_name = OpClass.COLLECTIVE if collective else _CLASS_OF_TABLE.get(table) or kernel_class(name)
+        rows.append((name, by_name.value, kernel_dtype(name) if table == KERNEL else None, collective))
+    schema = {"name": pl.String, "class_by_name": pl.String, "dtype_by_name": pl.String, "is_collective": pl.Boolean}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _by_range(frame: pl.DataFrame, range_names: pl.Series) -> pl.DataFrame:
+    """What the operator around a launch tells: framework_op and known_*; a row a range. known_note is "" where all is known."""
+    rows = frame.filter(pl.col("op_row") >= 0)["op_row"].unique().sort()
+    ranges = pl.DataFrame([rows, range_names.gather(rows).alias("text")])
+    parts = pl.col("text").str.splitn(", sizes = ", 2).struct
+    ranges = ranges.select(
+        "op_row",
+        parts.field("field_0").str.splitn(", ", 2).struct.field("field_0").alias("framework_op"),
+        parts.field("field_1").str.splitn(", input_op_ids", 2).struct.field("field_0").alias("sizes"),
+    )
+    schema = {
+        "framework_op": pl.String, "sizes": pl.String, "known_class": pl.String, "known_dtype": pl.String,
+        "known_flops": pl.Int64, "known_bytes": pl.Int64, "known_note": pl.String, "known_shapes": pl.String,
+    }  # fmt: skip
+    described = []
+    for name, text in ranges.select("framework_op", "sizes").unique().iter_rows():
+        shapes = _parsed(text)
+        known = _describe(name, shapes)
+        op_class = known.op_class.value if known.op_class else None
+        shown = None if shapes is None else shapes_json(shapes)
+        described.append((name, text, op_class, known.dtype, known.flops, known.bytes, known.note or "", shown))
+    table = pl.DataFrame(described, schema=schema, orient="row")
+    return ranges.join(table, on=["framework_op", "sizes"], how="left", nulls_equal=True).drop("sizes")
+
+
+def _carries_cost(frame: pl.DataFrame) -> pl.Series:
+    """Which kernels carry the cost of the operator that launched them.
+
+    Of the kernels of one operator it is the longest one of the operator's class (else the longest): counting the cost for
+    each would count it twice.
+    """
+    best = (
+        frame.filter("described")
+        .with_columns((pl.col("class_by_name") == pl.col("known_class")).fill_null(value=False).alias("same"))
+        .sort("op_row", "same", "dur_ns", "op_id", descending=[False, True, True, False])
+        .unique("op_row", keep="first", maintain_order=True)
+    )
+    return frame["op_id"].is_in(best["op_id"].implode())
 
 
 _CLASS_OF_TABLE = {MEMCPY: OpClass.COPY, MEMSET: OpClass.MEMSET, GRAPH: OpClass.GRAPH}
 
 
-def _mark_graphs(op_class: list[str], source: list[str], notes: list[str | None]) -> None:
-    """A graph that hides its kernels: nothing of its cost is known."""
-    for i, name in enumerate(op_class):
-        if name == OpClass.GRAPH:
-            source[i], notes[i] = "none", "its kernels are not in the file: record with --cuda-graph-trace=node"
+def _parsed(text: str | None) -> list[Any] | None:
+    """Shapes of an operator's inputs from the text in its range's name; None where there is none or it is damaged."""
+    try:
+        shapes = json.loads(text or "null")
+    except ValueError:
+        return None
+    return shapes if isinstance(shapes, list) else None
 
 
-def _describe(name: str, sizes: list[Any] | None) -> aten.Described:
+def _describe(name: str, shapes: list[Any] | None) -> aten.Described:
     """Cost of an operator from what its range says; element types are not recorded in NVTX ranges."""
-    if sizes is None:
-        nothing = aten.describe(name, None, None)
+    known = aten.describe(name, shapes, None)
+    if shapes is None:
         note = "the NVTX range has no shapes: use emit_nvtx(record_shapes=True)"
-        return aten.Described(op_class=nothing.op_class, dtype=None, flops=None, bytes=None, note=note)
-    known = aten.describe(name, sizes, None)
-    if known.bytes is None and known.note is None:
-        note = "bytes are unknown: NVTX ranges do not record element types"
-        return aten.Described(op_class=known.op_class, dtype=known.dtype, flops=known.flops, bytes=None, note=note)
+        return replace(known, flops=None, bytes=None, note=note)
+    if known.bytes is None and not known.note:
+        return replace(known, note="bytes are unknown: NVTX ranges do not record element types")
     return known

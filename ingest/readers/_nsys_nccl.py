@@ -98,10 +98,10 @@ class Calls:
             else:
                 self._group[row] = [row]
 
-    def of(self, kernel: str, library_row: int | None, *, alone: bool) -> Call:
-        """What the call around a kernel's launch says; `alone`: no other communication kernel came from that call."""
+    def of(self, kernel: str, library_row: int, *, alone: bool) -> Call:
+        """What the call around a kernel's launch says; `alone`: no other communication kernel came from that call. Row -1: none."""
         kind = collective_kind(kernel)
-        rows = [r for r in self._group.get(-1 if library_row is None else library_row, []) if self._kind(r) is not None]
+        rows = [r for r in self._group.get(library_row, []) if self._kind(r) is not None]
         if kind in _POINT_TO_POINT:
             return self._point_to_point(kind, rows, alone=alone)
         rows = [r for r in rows if kind is None or self._kind(r) == kind]

@@ -1,18 +1,19 @@
 """NVTX: ranges as host events, the steps among them, and what they say of the kernels launched inside."""
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracegap.ingest.classify.host import host_kind
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers._nsys_db import Database
 from tracegap.ingest.trace import STEP_MARKS
 
+Ints = NDArray[np.int64]
 PUSH_POP, START_END, DOMAIN_CREATE = 59, 60, 75
 _COLUMNS = {
     "start": pl.Int64, "end": pl.Int64, "eventType": pl.Int64, "globalTid": pl.Int64,
@@ -196,61 +197,52 @@ def thread_name(global_tid: int) -> str:
 
 # ---------------------------------------------------------------- what encloses a launch
 @dataclass(frozen=True, slots=True)
-class Enclosure:
-    """What the ranges around a launch say of it; rows are those of the host events."""
+class Enclosing:
+    """The ranges around launches, as rows of the host events (-1: none), one entry a launch."""
 
-    op: int | None = None
-    """Row of the innermost framework operator."""
-    module: str | None = None
-    """Names of the other ranges, outermost first, joined by "/"."""
-    library: int | None = None
-    """Row of the innermost library call (NCCL's, say)."""
+    op: Ints
+    """The innermost framework operator."""
+    library: Ints
+    """The innermost library call (NCCL's, say)."""
+    module: list[str | None]
+    """Names of the other ranges that are no steps, outermost first, joined by "/"."""
 
 
-class Enclosures:
-    """Looks up, for host events, what encloses them; each is worked out once."""
+def enclosing(events: pl.DataFrame, parents: Ints, launches: Ints, steps: list[int]) -> Enclosing:
+    """What encloses each of the host events `launches` (-1: not in the file).
 
-    def __init__(self, events: pl.DataFrame, parents: np.ndarray[Any, np.dtype[np.int64]], steps: set[int]) -> None:
-        """`events` has label, kind, is_op, is_library (nulls where the event is no range); `steps` are rows of steps."""
-        self._parents = parents.tolist()
-        self._labels = events["label"].to_list()
-        self._is_op = events["is_op"].to_list()
-        self._is_library = events["is_library"].to_list()
-        self._steps = steps
-        self._known: dict[int, Enclosure] = {-1: Enclosure()}
-
-    def of(self, row: int) -> Enclosure:
-        """What `row` and its enclosing events say."""
+    `events` has label, is_op and is_library (nulls where the event is no range); `parents` are its enclosers, -1 at the
+    top; `steps` are rows of step ranges.
+    """
+    is_op = events["is_op"].fill_null(value=False).to_numpy()
+    is_library = events["is_library"].fill_null(value=False).to_numpy()
+    is_module = events["is_op"].is_not_null().to_numpy() & ~is_op & ~is_library
+    is_module[steps] = False
+    modules = _innermost(parents, launches, is_module)
+    paths: dict[int, str | None] = {-1: None}
+    for row in np.unique(modules).tolist():
         chain = []
-        while row not in self._known:
+        while row not in paths:
             chain.append(row)
-            row = self._parents[row]
-        found = self._known[row]
-        for i in reversed(chain):
-            if self._is_op[i]:
-                found = Enclosure(i, found.module, found.library)
-            elif self._is_library[i]:
-                found = Enclosure(found.op, found.module, i)
-            elif self._is_library[i] is False and i not in self._steps:
-                path = f"{found.module}/{self._labels[i]}" if found.module else self._labels[i]
-                found = Enclosure(found.op, path, found.library)
-            self._known[i] = found
-        return found
+            row = int(_innermost(parents, parents[row : row + 1], is_module)[0])
+        for inner, outer in zip(reversed(chain), [row, *reversed(chain)], strict=False):
+            path, label = paths[outer], events["label"][inner]
+            paths[inner] = label if path is None else f"{path}/{label}"
+    return Enclosing(
+        _innermost(parents, launches, is_op),
+        _innermost(parents, launches, is_library),
+        [paths[row] for row in modules.tolist()],
+    )
 
 
-def sizes_of(name: str) -> list[Any] | None:
-    """Shapes in an operator's name (`..., sizes = [[2, 3], []]`), or None where it has none."""
-    start = name.find("sizes = [")
-    if start < 0:
-        return None
-    start += len("sizes = ")
-    depth = 0
-    for i in range(start, len(name)):
-        depth += {"[": 1, "]": -1}.get(name[i], 0)
-        if depth == 0:
-            try:
-                sizes = json.loads(name[start : i + 1])
-            except ValueError:
-                return None
-            return sizes if isinstance(sizes, list) else None
-    return None
+def _innermost(parents: Ints, rows: Ints, wanted: NDArray[np.bool_]) -> Ints:
+    """For each row itself or the nearest encloser that is wanted, -1 where there is none."""
+    found = np.full(len(rows), -1, dtype=np.int64)
+    pending = np.flatnonzero(rows >= 0)
+    at = rows[pending]
+    while len(pending):
+        hit = wanted[at]
+        found[pending[hit]] = at[hit]
+        pending, at = pending[~hit], parents[at[~hit]]
+        pending, at = pending[at >= 0], at[at >= 0]
+    return found

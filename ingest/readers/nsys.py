@@ -19,7 +19,7 @@ from tracegap.ingest.readers import _nsys_device as device
 from tracegap.ingest.readers import _nsys_meta as meta
 from tracegap.ingest.readers._nsys_db import SQLITE_MAGIC, Database, unpacked
 from tracegap.ingest.readers._nsys_nccl import Calls, read_schemas
-from tracegap.ingest.readers._nsys_nvtx import PUSH_POP, Enclosures, Ranges, read_ranges, step_marks, thread_name
+from tracegap.ingest.readers._nsys_nvtx import PUSH_POP, Ints, Ranges, enclosing, read_ranges, step_marks, thread_name
 from tracegap.ingest.readers._nsys_rep import REPORT_MAGIC, exported
 from tracegap.ingest.trace import HOST_EVENTS, STEP_MARKS, Trace
 
@@ -88,11 +88,10 @@ def _read(db: Database) -> Trace:
 
     last = [f["end"].max() for f in (spans, ranges.frame, work.frame) if len(f)]
     marks, step_rows = step_marks(ranges, max((int(str(t)) for t in last), default=0), issues)
-    steps = {first_range + r for r in step_rows}
-    kinds = events["kind"].to_list()
-    for row in steps:
-        kinds[row] = "step"
-    events = events.with_columns(pl.Series("kind", kinds, dtype=pl.String))
+    steps = [first_range + r for r in step_rows]
+    events = events.with_columns(
+        pl.when(pl.col("row").is_in(steps)).then(pl.lit("step")).otherwise("kind").alias("kind")
+    )
 
     calls = events.filter(pl.col("table") == RUNTIME).select(
         "row", "process", pl.col("correlation_id").alias("correlationId"), pl.col("start_ns").alias("start"), "thread"
@@ -110,7 +109,8 @@ def _read(db: Database) -> Trace:
     library = events.filter(pl.col("kind") == "collective", pl.col("is_library"))
     library = library.select("row", "globalTid", "label", "jsonText", "binaryData", start="start_ns")
     nccl = Calls(library, read_schemas(db) if len(library) else {})
-    ops, collectives = device.to_ops(frame, Enclosures(events, parents, steps), events["name"], nccl)
+    around = enclosing(events, parents, frame["call_row"].fill_null(-1).to_numpy(), steps)
+    ops, collectives = device.to_ops(frame, around, events["name"], nccl)
     if marks["process"].n_unique() > 1:
         ops = _steps_by_process(ops, frame["process"], marks)
     rank, world = meta.rank_of(db) if frame["process"].n_unique() == 1 else (None, None)
@@ -153,7 +153,7 @@ def _host_spans(db: Database, strings: pl.DataFrame, issues: Issues) -> pl.DataF
     return spans.filter(whole)
 
 
-def _host_events(spans: pl.DataFrame, ranges: Ranges) -> tuple[pl.DataFrame, np.ndarray[Any, np.dtype[np.int64]]]:
+def _host_events(spans: pl.DataFrame, ranges: Ranges) -> tuple[pl.DataFrame, Ints]:
     """HOST_EVENTS with what the rest of this module asks of them, and the row of each one's encloser (-1: none).
 
     Start/end ranges may end on another thread: they nest in nothing and enclose nothing.
