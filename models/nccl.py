@@ -26,24 +26,25 @@ NET_OVERHEAD_US = 1.0
 
 _WHOLE = {CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.GATHER, CollectiveKind.SCATTER}
 """Collectives whose size S is n times one rank's part."""
-_REDUCE_AND_SPREAD = {CollectiveKind.ALL_REDUCE, CollectiveKind.BARRIER}
+REDUCE_AND_SPREAD = {CollectiveKind.ALL_REDUCE, CollectiveKind.BARRIER}
 """Those that go round a ring twice; a barrier is an all-reduce of next to nothing."""
 _SPLIT = _WHOLE | {CollectiveKind.ALL_TO_ALL}
-_PAIR = {CollectiveKind.SEND, CollectiveKind.RECV, CollectiveKind.SEND_RECV, CollectiveKind.PERMUTE}
+PAIRWISE = {CollectiveKind.SEND, CollectiveKind.RECV, CollectiveKind.SEND_RECV, CollectiveKind.PERMUTE}
+"""Those in which a rank sends to one other."""
 
 
 def bus_factor(kind: CollectiveKind, ranks: int) -> float:
     """[N1] Bus bandwidth over algorithm bandwidth: bytes on the busiest link over S, the size as nccl-tests say it."""
-    if kind in _REDUCE_AND_SPREAD:
+    if kind in REDUCE_AND_SPREAD:
         return 2 * (ranks - 1) / ranks
     return (ranks - 1) / ranks if kind in _SPLIT else 1.0
 
 
 def ring_steps(kind: CollectiveKind, ranks: int) -> int:
     """[N3] Steps of a ring over so many ranks (or nodes, for the steps that cross the network)."""
-    if kind in _PAIR:
+    if kind in PAIRWISE:
         return min(1, ranks - 1)
-    return (2 if kind in _REDUCE_AND_SPREAD else 1) * (ranks - 1)
+    return (2 if kind in REDUCE_AND_SPREAD else 1) * (ranks - 1)
 
 
 def _kind(name: str) -> CollectiveKind:
@@ -188,7 +189,7 @@ def sol_ring_time_us(
     """[N6] XLA's ring over nodes: each step sends a rank's part in chunks, with headers, and waits for a round trip."""
     ranks = nodes * gpus_per_node
     part = bytes / ranks
-    rounds = 2 if _kind(collective) in _REDUCE_AND_SPREAD else 1
+    rounds = 2 if _kind(collective) in REDUCE_AND_SPREAD else 1
     transfer_us = part / (nic_gbytes_per_s * GB) * (1 + header_overhead) * US_PER_S
     step_us = transfer_us + ceil(part / chunk_bytes) * chunk_prep_us + rtt_us
     return rounds * (ranks - 1) / gpus_per_node * step_us + launch_us

@@ -9,8 +9,8 @@ reference (Scaling Book, chapter 4; EleutherAI cookbook; Narayanan et al. 2021; 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
 
+from tracegap.models.errors import NoFormula
 from tracegap.models.quantities import quantity
 
 MLP_MATRICES = {"swiglu": 3, "geglu": 3, "gelu": 2, "relu": 2}
@@ -33,7 +33,7 @@ class Model:
     """Key/value heads; None: as many as query heads."""
     head_dim: int | None = None
     """Head width; None: hidden / heads."""
-    mlp: Literal["swiglu", "geglu", "gelu", "relu"] = "swiglu"
+    mlp: str = "swiglu"
     """A key of MLP_MATRICES."""
     seq: int | None = None
     """Tokens of a sequence; needed for attention."""
@@ -43,6 +43,10 @@ class Model:
     """Whether the output head uses the embedding's matrix."""
     dtype: str = "bf16"
     """Of weights and activations, a key of models.ops.DTYPE_BYTES."""
+
+    def __post_init__(self) -> None:
+        if self.mlp not in MLP_MATRICES:
+            raise NoFormula(f"mlp {self.mlp!r} in the model description: known are {', '.join(MLP_MATRICES)}")
 
     @property
     def head_width(self) -> int:
@@ -91,10 +95,10 @@ def forward_flops(model: Model, tokens: int) -> ForwardFlops:
     """Model FLOPs of a forward pass over so many tokens, in sequences of `model.seq`.
 
     Matrix products only, 2 a multiply-add; a causal mask halves the two attention products; the embedding look-up is no
-    product, the output head is one. Raises ValueError where `model.seq` is not known.
+    product, the output head is one. Raises NoFormula where `model.seq` is not known.
     """
     if model.seq is None:
-        raise ValueError("attention FLOPs need the sequence length: set seq in the model description")
+        raise NoFormula("attention FLOPs need the sequence length: set seq in the model description")
     full = 4 * model.layers * tokens * model.seq * model.heads * model.head_width
     return ForwardFlops(linear=2 * tokens * model.matmul_params, attention=full // 2 if model.causal else full)
 
@@ -145,7 +149,7 @@ def active_params(
 
 def _projections(D: int, N: int | None, K: int | None, H: int | None) -> int:
     if N is None or K is None or H is None:
-        raise ValueError("attention parameters need N, K and H, or qkvo_dim")
+        raise NoFormula("attention parameters need N, K and H, or qkvo_dim")
     return 2 * D * (N + K) * H
 
 

@@ -1,0 +1,252 @@
+"""How long a collective must take at its size on the links between its ranks.
+
+Sizes are S of nccl-tests: the whole output of an all-gather, the whole input of a reduce-scatter, one rank's send
+buffer of an all-to-all, else the buffer. Bandwidths are nominal. Behind switches the latency is that of NCCL's ring with
+protocol LL [N3], its smallest, and adds to the transfer; on a torus the longer of hops and transfer counts [T3]. Formula
+codes are those of the theory reference.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal
+
+from tracegap.models import nccl
+from tracegap.models.errors import NoFormula
+from tracegap.models.hardware import Chip
+from tracegap.models.ops import CollectiveKind
+from tracegap.models.torus import HOP_LATENCY_S, Axis, all_to_all_s
+from tracegap.models.units import US_PER_S, human, ns
+
+_ROOTED = {CollectiveKind.GATHER, CollectiveKind.SCATTER}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """The links between the ranks of a group. Rates are of one device in one direction, bytes a second."""
+
+    egress_bytes_per_s: float
+    """Over all links inside its domain."""
+    pair_bytes_per_s: float
+    """To one other device of its domain: all of it behind a switch, one link or a few on a mesh or torus."""
+    latency: Literal["nccl", "ici"]
+    """Whose latency counts."""
+    step_us: float = nccl.RING_STEP_US["nvlink"]["ll"]
+    """Latency of a ring step inside a domain."""
+    domain_ranks: int | None = None
+    """Ranks of the group in one domain (the fewest, where they differ); None: all."""
+    domains: int = 1
+    """Domains that the group spans."""
+    network_bytes_per_s: float | None = None
+    """Between domains; None where there is one domain."""
+    axes: tuple[Axis, ...] = ()
+    """Axes of the torus that the group spans; none: not a torus, or of unknown shape."""
+
+    @classmethod
+    def switch(cls, chip: Chip) -> "Fabric":
+        """One scale-up domain: a switch, a full mesh, where a pair has its own links only, or ICI of unknown shape.
+
+        Cards without such links go over PCIe. Raises NoFormula where the catalogue has no rate for either.
+        """
+        egress, domain = chip.device_egress_bytes_per_s, chip.scaleup_max_domain
+        if egress is None:
+            return cls._pcie(chip)
+        if chip.scaleup_kind == "ICI":
+            return cls(
+                egress_bytes_per_s=egress, pair_bytes_per_s=chip.device_link_bytes_per_s or egress, latency="ici"
+            )
+        mesh = domain is not None and "full mesh" in (chip.scaleup_shape or "")
+        pair = egress / (domain - 1) if mesh and domain else egress
+        return cls(egress_bytes_per_s=egress, pair_bytes_per_s=pair, latency="nccl")
+
+    @classmethod
+    def _pcie(cls, chip: Chip) -> "Fabric":
+        rate = chip.device_pcie_bytes_per_s
+        if rate is None:
+            raise NoFormula(f"no link rate of {chip.id} in the catalogue")
+        step_us = nccl.RING_STEP_US["pci"]["ll"]
+        return cls(egress_bytes_per_s=rate, pair_bytes_per_s=rate, latency="nccl", step_us=step_us)
+
+    @classmethod
+    def tiers(cls, inner: "Fabric", *, domain_ranks: int, domains: int, network_bytes_per_s: float) -> "Fabric":
+        """Several domains of the inner kind, joined by a network of which each device has its share."""
+        return replace(
+            inner, domain_ranks=domain_ranks, domains=domains, network_bytes_per_s=network_bytes_per_s, axes=()
+        )
+
+    @classmethod
+    def torus(cls, chip: Chip, axes: Sequence[Axis]) -> "Fabric":
+        """The axes of a torus that a group spans. Raises NoFormula where the catalogue has no link rate."""
+        link = chip.device_link_bytes_per_s
+        if link is None:
+            raise NoFormula(f"no link rate of {chip.id} in the catalogue")
+        ports = sum(axis.ports for axis in axes)
+        return cls(egress_bytes_per_s=ports * link, pair_bytes_per_s=link, latency="ici", axes=tuple(axes))
+
+    def __str__(self) -> str:
+        """What people should know of it, such as "switch, 450 GB/s"."""
+        if self.axes:
+            ends = {axis.wrap for axis in self.axes}
+            shape = "x".join(str(axis.size) for axis in self.axes)
+            wrap = "partly wrapped" if len(ends) > 1 else "wrapped" if ends == {True} else "not wrapped"
+            return f"torus {shape}, {wrap}, {human(self.pair_bytes_per_s, 'B/s')} a link"
+        if self.latency == "ici":
+            inner = f"torus of unknown shape, {human(self.egress_bytes_per_s, 'B/s')} a device"
+        else:
+            kind = "switch" if self.pair_bytes_per_s == self.egress_bytes_per_s else "full mesh"
+            inner = f"{kind}, {human(self.egress_bytes_per_s, 'B/s')}"
+        if self.network_bytes_per_s is None:
+            return inner
+        network = human(self.network_bytes_per_s, "B/s")
+        return f"{self.domains} domains of {self.domain_ranks} ({inner}), network {network} a device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Time of one collective, whole nanoseconds."""
+
+    latency_ns: int
+    """With nothing to transfer."""
+    bandwidth_ns: int
+    """Of the transfer alone."""
+    total_ns: int
+    """Their sum behind switches, the longer on a torus."""
+    model: str
+    """The fabric assumed, for people."""
+
+
+def predict(kind: CollectiveKind, message_bytes: int, ranks: int, fabric: Fabric) -> Prediction:
+    """Time of a collective over so many ranks. A single rank has nothing to send."""
+    if ranks < 2:
+        return Prediction(latency_ns=0, bandwidth_ns=0, total_ns=0, model="one rank")
+    bandwidth_s = _torus_s(kind, message_bytes, ranks, fabric) if fabric.axes else _tiers_s(kind, ranks, fabric)
+    bandwidth_ns = ns(bandwidth_s if fabric.axes else bandwidth_s * message_bytes)
+    if fabric.latency == "ici":
+        latency_ns = ns(HOP_LATENCY_S * _hops(kind, fabric))
+        total_ns = max(latency_ns, bandwidth_ns)
+    else:
+        latency_ns = ns(_ring_latency_us(kind, ranks, fabric) / US_PER_S)
+        total_ns = latency_ns + bandwidth_ns
+    return Prediction(latency_ns=latency_ns, bandwidth_ns=bandwidth_ns, total_ns=total_ns, model=str(fabric))
+
+
+def _tiers_s(kind: CollectiveKind, ranks: int, fabric: Fabric) -> float:
+    """Seconds a message byte [G2, G3, G5, G6]: the slower of the links inside a domain and the network between them."""
+    inside = ranks if fabric.domain_ranks is None else fabric.domain_ranks
+    # A device of a mesh reaches each other rank over the links between the two only.
+    device = min(fabric.egress_bytes_per_s, max(1, inside - 1) * fabric.pair_bytes_per_s)
+    network = fabric.network_bytes_per_s
+    domain = None if network is None else inside * network
+    inner = _level(kind, inside, ranks, device=device, pair=fabric.pair_bytes_per_s, child=device)
+    if network is None or domain is None:
+        return inner
+    return max(inner, _level(kind, fabric.domains, fabric.domains, device=network, pair=network, child=domain))
+
+
+def _level(kind: CollectiveKind, children: int, peers: int, *, device: float, pair: float, child: float) -> float:
+    """Seconds a message byte on one level of `children`, for the busiest of them.
+
+    `device` and `child` are the egress of one rank and of one child (the same inside a domain), `pair` that of a rank to
+    one other; `peers` are the parts into which all-to-all and rooted kinds split a message at this level.
+    """
+    if children < 2:
+        return 0.0
+    if kind in nccl.PAIRWISE:
+        return 1 / pair
+    if kind is CollectiveKind.ALL_TO_ALL:
+        return (children - 1) / peers / device
+    if kind in _ROOTED:
+        return (children - 1) / peers / child
+    return nccl.bus_factor(kind, children) / child
+
+
+def _ring_latency_us(kind: CollectiveKind, ranks: int, fabric: Fabric) -> float:
+    """[N3] Ring, protocol LL; with one rank a domain NCCL takes the network latency of its tree."""
+    across = nccl.TREE_NETWORK_STEP_US if fabric.domain_ranks == 1 else nccl.RING_STEP_US["network"]
+    return nccl.nccl_latency_us(
+        collective=kind,
+        algo="ring",
+        proto="ll",
+        ranks=ranks,
+        nodes=fabric.domains,
+        base_us=nccl.RING_BASE_US["ll"],
+        intra_us=fabric.step_us,
+        inter_us=across["ll"],
+    )
+
+
+def _torus_s(kind: CollectiveKind, message_bytes: int, ranks: int, fabric: Fabric) -> float:
+    """Seconds of the transfer [T1, T2, T4, T6 to T9], all axes at once."""
+    if kind in nccl.PAIRWISE:
+        return message_bytes / fabric.pair_bytes_per_s
+    if kind is CollectiveKind.ALL_TO_ALL:
+        return all_to_all_s(message_bytes * ranks, fabric.axes, fabric.pair_bytes_per_s)
+    return message_bytes * nccl.bus_factor(kind, ranks) / fabric.egress_bytes_per_s
+
+
+def _hops(kind: CollectiveKind, fabric: Fabric) -> float:
+    """Links in a row that the last byte crosses; at least one where the shape is not known."""
+    across = sum(axis.hops for axis in fabric.axes) or 1
+    return 1 if kind in nccl.PAIRWISE else across * (2 if kind in nccl.REDUCE_AND_SPREAD else 1)
+
+
+def fabric_for(
+    chip: Chip,
+    group_ranks: Sequence[int],
+    ranks_per_domain: int | None = None,
+    torus: Sequence[int] | None = None,
+    *,
+    wrap: Sequence[bool] | None = None,
+    network_bytes_per_s: float | None = None,
+) -> Fabric:
+    """The fabric between the ranks of a group, from where they sit.
+
+    Ranks fill scale-up domains of `ranks_per_domain` in order (by default the largest that the chip can have), and a
+    `torus` of that many chips an axis with the first axis fastest, as JAX numbers its devices. Where `wrap` is not
+    given, axes wrap as the vendor's slices of that shape do. `network_bytes_per_s` is a device's share of the network,
+    by default that of the catalogue. On a torus of unknown shape only a device's egress is a bound.
+
+    Raises NoFormula with the reason where a rate or the placement is unknown.
+    """
+    if not group_ranks:
+        raise NoFormula("a group without ranks")
+    per_chip = chip.trace_devices_per_package
+    largest = None if chip.scaleup_max_domain is None else chip.scaleup_max_domain * per_chip
+    placed = Counter(rank // (ranks_per_domain or largest or max(group_ranks) + 1) for rank in group_ranks)
+    if len(placed) == 1 and torus is not None and chip.scaleup_kind == "ICI":
+        shape = tuple(torus)
+        wraps = slice_wraps(chip, shape) if wrap is None else tuple(wrap)
+        return Fabric.torus(chip, _spanned_axes([rank // per_chip for rank in group_ranks], shape, wraps))
+    bridged = chip.scaleup_shape == "bridge" and largest is not None and max(placed.values()) > largest
+    inner = Fabric._pcie(chip) if bridged else Fabric.switch(chip)
+    if len(placed) == 1:
+        return inner
+    network = network_bytes_per_s or chip.device_scaleout_bytes_per_s
+    if network is None:
+        raise NoFormula(f"the network of {chip.id} depends on the host, and nothing says its rate")
+    return Fabric.tiers(inner, domain_ranks=min(placed.values()), domains=len(placed), network_bytes_per_s=network)
+
+
+def slice_wraps(chip: Chip, shape: Sequence[int]) -> tuple[bool, ...]:
+    """Which axes of a slice wrap around: in two dimensions those as long as a pod, in three all of whole 4^3 cubes."""
+    pod = [int(side) for side in (chip.scaleup_shape or "").rpartition(" ")[2].split("x") if side.isdigit()]
+    if len(shape) == 3:
+        return (all(side % 4 == 0 for side in shape),) * 3
+    return tuple(side in pod for side in shape)
+
+
+def _spanned_axes(chips: Sequence[int], shape: tuple[int, ...], wraps: tuple[bool, ...]) -> list[Axis]:
+    """The axes along which the chips differ; one that is not spanned whole does not wrap."""
+    if len(shape) != len(wraps) or max(chips) >= prod(shape):
+        raise NoFormula(f"a torus {'x'.join(map(str, shape))} does not hold chip {max(chips)}, or wrap does not fit it")
+    axes: list[Axis] = []
+    stride = 1
+    for side, wrapped in zip(shape, wraps, strict=True):
+        size = len({chip // stride % side for chip in chips})
+        axes.append(Axis(size=size, wrap=wrapped and size == side))
+        stride *= side
+    spanned = [axis for axis in axes if axis.size > 1]
+    if not spanned:
+        raise NoFormula("all ranks of the group are on one chip, whose inner links are not in the catalogue")
+    return spanned
