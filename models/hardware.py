@@ -58,7 +58,7 @@ class Chip:
     int8_tops: float | None = None
     """With int32 accumulation, 10^12 operations a second."""
     fp4_tflops: float | None = None
-    hbm_gb: float
+    hbm_gb: float | None = None
     """Memory as sold, 10^9 bytes."""
     hbm_gbps: float
     """Memory bandwidth, 10^9 bytes a second; so are all that follow."""
@@ -130,9 +130,9 @@ class Chip:
         return self.hbm_gbps * GB / self.trace_devices_per_package
 
     @property
-    def device_memory_bytes(self) -> float:
+    def device_memory_bytes(self) -> float | None:
         """Memory of one device as sold; what a trace says of its device goes first."""
-        return self.hbm_gb * GB / self.trace_devices_per_package
+        return self._per_device(self.hbm_gb, GB)
 
     @property
     def device_core_count(self) -> float | None:
@@ -264,7 +264,7 @@ def _agrees(chip: Chip, memory_bytes: float | None, core_count: float | None, co
     nominal_cores = chip.device_core_count
     low, high = _MEMORY_OF_NOMINAL
     return (
-        (not memory_bytes or low <= memory_bytes / chip.device_memory_bytes <= high)
+        (not memory_bytes or not chip.device_memory_bytes or low <= memory_bytes / chip.device_memory_bytes <= high)
         and (not core_count or nominal_cores is None or abs(core_count / nominal_cores - 1) <= _CORES_OFF)
         and (not compute_capability or _same_capability(chip.compute_capability, compute_capability))
     )
