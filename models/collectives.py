@@ -1,9 +1,9 @@
 """How long a collective must take at its size on the links between its ranks.
 
 Sizes are S of nccl-tests: the whole output of an all-gather, the whole input of a reduce-scatter, one rank's send
-buffer of an all-to-all, else the buffer. Bandwidths are nominal. Behind switches the latency is that of NCCL's ring with
-protocol LL [N3], its smallest, and adds to the transfer; on a torus the longer of hops and transfer counts [T3]. Formula
-codes are those of the theory reference.
+buffer of an all-to-all, else the buffer. Bandwidths are nominal. Behind switches the latency is that of NCCL's ring
+with protocol LL [N3], its smallest, and adds to the transfer; on a torus the longer of hops and transfer counts [T3].
+Formula codes are those of the theory reference.
 """
 
 from collections import Counter
@@ -147,8 +147,8 @@ def _tiers_s(kind: CollectiveKind, ranks: int, fabric: Fabric) -> float:
 def _level(kind: CollectiveKind, children: int, peers: int, *, device: float, pair: float, child: float) -> float:
     """Seconds a message byte on one level of `children`, for the busiest of them.
 
-    `device` and `child` are the egress of one rank and of one child (the same inside a domain), `pair` that of a rank to
-    one other; `peers` are the parts into which all-to-all and rooted kinds split a message at this level.
+    `device` and `child` are the egress of one rank and of one child (the same inside a domain), `pair` that of a rank
+    to one other; `peers` are the parts into which all-to-all and rooted kinds split a message at this level.
     """
     if children < 2:
         return 0.0
