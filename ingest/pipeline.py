@@ -16,12 +16,12 @@ import polars as pl
 from tracegap.ingest import account, files, manifest, readers, steps, store
 from tracegap.ingest.errors import TraceError, UnknownFormat
 from tracegap.ingest.intervals import Cover
-from tracegap.ingest.issues import Issues
 from tracegap.ingest.trace import Device, Trace
 from tracegap.models import hardware
 from tracegap.models.errors import TracegapError
 from tracegap.models.ops import State
 
+_SAME_RUN_NS = 3600 * 10**9
 PARSER_VERSION = 1
 """Raised when a reader, a classification or the account changes what is stored."""
 _IGNORED = {*manifest.NAMES, "truth.json", "SOURCE.md", "expected.json", "case.json"}
@@ -159,19 +159,31 @@ def _manifest_for(path: Path) -> manifest.Manifest | None:
 
 
 def _run_id(con: duckdb.DuckDBPyConnection, path: Path, trace: Trace, described: manifest.Manifest | None) -> str:
-    """The manifest's job and run; else the folder where the trace is one rank of several; else the file."""
-    folder = path.resolve().parent
+    """The manifest's job and run; else the folder where the trace is one rank of several; else the file.
+
+    Ranks of one job agree on their folder, format and number of ranks, and began within an hour of each other; others get a name
+    of their own, so that nothing is put together that does not belong together.
+    """
     if described and described.run:
         return f"{described.job}/{described.run}" if described.job else described.run
-    several = (trace.world_size or 1) > 1
+    folder = path.resolve().parent
     stem = path.name
     while stem.endswith(_STRIP):
         stem = next(stem.removesuffix(s) for s in _STRIP if stem.endswith(s))
-    names = [folder.name] if several else [stem, f"{folder.name}/{stem}", f"{folder.name}/{path.name}"]
-    for name in names:
-        others = con.execute("select path from traces where run_id = ?", [name]).fetchall()
-        same = [Path(p[0]).parent == folder if several else Path(p[0]) == path.resolve() for p in others]
-        if all(same):
+    several = (trace.world_size or 1) > 1
+    names = [stem, f"{folder.name}/{stem}", f"{folder.name}/{path.name}"]
+    for name in [folder.name, *names] if several else names:
+        others = con.execute(
+            "select t.path, t.format, r.world_size, t.origin_unix_ns from traces t join runs r using (run_id) where run_id = ?",
+            [name],
+        ).fetchall()
+        near = trace.origin_unix_ns or 0
+        if all(
+            Path(other) == path.resolve()
+            or (several and Path(other).parent == folder and (form, size) == (trace.format, trace.world_size)
+                and abs((origin or 0) - near) < _SAME_RUN_NS)
+            for other, form, size, origin in others
+        ):  # fmt: skip
             return name
     return str(path.resolve())
 
@@ -300,7 +312,7 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str) -> Accounted
 
 def _put_device(con: duckdb.DuckDBPyConnection, trace_id: str, device: Device, given: str | None) -> None:
     """Stores a device with the peaks that the theory is to use: those of the trace, else the catalogue's."""
-    chip, matched_by = _chip_of(device, given)
+    chip, matched_by = chip_of(device, given)
     bandwidth = device.stated_peaks.get("hbm_bytes_per_s")
     source = "trace" if bandwidth else ("catalogue" if chip else None)
     if bandwidth is None and chip is not None:
@@ -325,7 +337,8 @@ def _put_device(con: duckdb.DuckDBPyConnection, trace_id: str, device: Device, g
         )  # fmt: skip
 
 
-def _chip_of(device: Device, given: str | None) -> tuple[hardware.Chip | None, str]:
+def chip_of(device: Device, given: str | None) -> tuple[hardware.Chip | None, str]:
+    """The part of a device and how it was recognised, or None and why not; `given` is a catalogue id that goes first."""
     if given:
         return hardware.get(given), "manifest"
     p = device.properties
@@ -343,7 +356,7 @@ def _chip_of(device: Device, given: str | None) -> tuple[hardware.Chip | None, s
 def _peaks(device: Device, chip: hardware.Chip | None) -> Iterator[tuple[str, str, float, str]]:
     """Unit, dtype, FLOP/s and source of each known peak. What the trace states holds for all units and 16-bit dtypes."""
     stated = device.stated_peaks.get("flops_per_s")
-    for dtype in hardware.MATRIX_DTYPES:
+    for dtype in hardware.PEAK_COLUMNS:
         known = chip.device_flops_per_s(dtype) if chip else None
         if stated and dtype in ("bf16", "fp16", "fp32"):
             known, source = stated, "trace"
@@ -387,11 +400,3 @@ def _utc(unix_ns: int | None) -> Any:
         return None
     return store.datetime.datetime.fromtimestamp(unix_ns / 1e9, store.datetime.UTC).replace(tzinfo=None)
 
-
-def issues_of(path: Path) -> tuple[Trace | None, Issues, str | None]:
-    """What `tracegap doctor` says of one file: the trace if it can be read, its issues, and the error if not."""
-    try:
-        trace = read_trace(path)
-    except TraceError as e:
-        return None, Issues(), str(e)
-    return trace, trace.issues, None

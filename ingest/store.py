@@ -153,4 +153,4 @@ def sha256_of(path: Path) -> str:
 
 def frame_of(con: duckdb.DuckDBPyConnection, sql: str, params: list[Any] | None = None) -> pl.DataFrame:
     """The rows of a query as a polars frame; HUGEINT sums come as BIGINT."""
-    return pl.DataFrame(con.execute(sql, params or []))
+    return pl.DataFrame(con.sql(sql, params=params or None))
