@@ -1,0 +1,120 @@
+"""HTML pages of runs, of the index and of comparisons: one file each, complete without a network."""
+
+import functools
+import importlib
+import json
+import os
+import pkgutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import duckdb
+import jinja2
+import vl_convert
+from markupsafe import Markup
+
+from tracegap.reports import people, sections, theme
+from tracegap.reports.section import Context, Section
+from tracegap.reports.summary import Summary, snapshot, summarize
+
+VEGA_LITE = "6.4"
+"""Version of the bundle; Altair writes specifications of the same major version."""
+
+
+@functools.cache
+def section_modules() -> tuple[ModuleType, ...]:
+    """The sections, found by walking `reports.sections`, in the order of their `ORDER`."""
+    found = [importlib.import_module(f"{sections.__name__}.{m.name}") for m in pkgutil.iter_modules(sections.__path__)]
+    return tuple(sorted(found, key=lambda m: int(m.ORDER)))
+
+
+def build_sections(con: duckdb.DuckDBPyConnection, summary: Summary) -> dict[str, Section]:
+    """All sections of a run by the name of their module. The views of the gap must be installed."""
+    with snapshot(con, summary.run_id):
+        context = Context(con, summary)
+        return {m.__name__.rsplit(".", 1)[1]: m.build(context) for m in section_modules()}
+
+
+def render_run(con: duckdb.DuckDBPyConnection, run_id: str, out: Path) -> Path:
+    """Writes the page of a run and returns its path.
+
+    Raises:
+        StoreError: the store has no such run.
+    """
+    summary = summarize(con, run_id)
+    return _write(out, "run.html.j2", summary=summary, sections=build_sections(con, summary))
+
+
+def render_index(con: duckdb.DuckDBPyConnection, out_dir: Path, pages: Mapping[str, str]) -> Path:
+    """Writes `index.html`: one row a run, newest first.
+
+    Args:
+        con: the store, with the views of the gap.
+        out_dir: folder of the index.
+        pages: path of each run's page relative to `out_dir`; a run without one is listed without a link.
+    """
+    rows = con.execute("select run_id from runs order by started_at desc nulls last, run_id").fetchall()
+    runs = [summarize(con, r[0]) for r in rows]
+    return _write(out_dir / "index.html", "index.html.j2", runs=runs, pages=pages)
+
+
+def render_compare(comparison: Any, out: Path) -> Path:
+    """Writes the page of a `reports.compare.Comparison` (or of anything whose `as_dict()` has the same keys)."""
+    from tracegap.reports.comparison_page import describe  # noqa: PLC0415 - only this page needs it
+
+    return _write(out, "compare.html.j2", **describe(comparison.as_dict()))
+
+
+def _write(out: Path, template: str, **values: Any) -> Path:
+    """Renders a template; the file appears whole or not at all."""
+    charts = _specs(values.get("sections") or {})
+    text = _environment().get_template(template).render(
+        **values, specs=_script_json(charts), bundle=_bundle() if charts else ""
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(out)
+    return out
+
+
+def _specs(named: Mapping[str, Section]) -> dict[str, Any]:
+    """Vega-Lite specification of each chart by the id of its place in the page."""
+    return {
+        chart_id(name, i): theme.finish(figure.chart)
+        for name, section in named.items()
+        for i, figure in enumerate(section.figures)
+        if figure.chart is not None
+    }
+
+
+def chart_id(section: str, number: int) -> str:
+    """HTML id of a section's figure."""
+    return f"chart-{section}-{number}"
+
+
+def _script_json(value: Any) -> Markup:
+    """JSON that is inert inside a script element: no name from a trace can end the element or open a comment."""
+    return Markup(json.dumps(value, separators=(",", ":")).replace("<", "\\u003c"))  # noqa: S704
+
+
+@functools.cache
+def _bundle() -> Markup:
+    """Vega, Vega-Lite and vega-embed as one script."""
+    return Markup(vl_convert.javascript_bundle(vl_version=VEGA_LITE).replace("</script", "<\\/script"))  # noqa: S704
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tracegap.reports"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(people=people, chart_id=chart_id)
+    return environment
+

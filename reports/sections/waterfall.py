@@ -1,0 +1,172 @@
+"""Where the time of the median step goes: all buckets, adding up to its wall time."""
+
+import altair as alt
+import polars as pl
+
+from tracegap.reports import people, theme
+from tracegap.reports.buckets import BY_COLUMN, COLUMNS
+from tracegap.reports.section import Column, Context, Figure, Section
+
+ORDER = 10
+
+SQL = f"""
+with step as (
+    select * from step_gap where trace_id = $trace_id and device_id = $device_id and step = $step
+),
+buckets as (
+    select bucket, ns, list_position({list(COLUMNS)!r}, bucket) as place
+    from (unpivot (select {", ".join(COLUMNS)} from step) on columns(*) into name bucket value ns)
+),
+-- What each operation puts into the buckets; one that the window cuts counts by the part inside.
+pieces as (
+    select
+        g.name, w.state, w.share_ns, g.t_min_ns is not null as is_modelled,
+        g.t_math_ns * (w.dur_ns / nullif(g.dur_ns, 0)) as math_ns,
+        g.t_min_ns * (w.dur_ns / nullif(g.dur_ns, 0)) as min_ns,
+        coalesce(c.wait_ns, 0) as wait_ns, coalesce(c.pipeline_ns, 0) as pipeline_ns, coalesce(c.minimum_ns, 0) as minimum_ns
+    from op_windows w
+    join op_gap g using (trace_id, op_id)
+    left join comm_windows c on c.trace_id = w.trace_id and c.op_id = w.op_id and c.step = w.step
+    where w.trace_id = $trace_id and w.device_id = $device_id and w.step = $step
+),
+parts as (
+    select name, 'useful_math_ns' as bucket, math_ns as ns from pieces where state = 'compute' and is_modelled
+    union all
+    select name, 'memory_bound_ns', min_ns - math_ns from pieces where state = 'compute' and is_modelled
+    union all
+    select name, 'kernel_inefficiency_ns', share_ns - min_ns from pieces where state = 'compute' and is_modelled
+    union all
+    select name, 'unmodelled_compute_ns', share_ns from pieces where state = 'compute' and not is_modelled
+    union all
+    select name, 'comm_minimum_ns', minimum_ns from pieces where state = 'exposed_comm'
+    union all
+    select name, 'comm_wait_ns', wait_ns from pieces where state = 'exposed_comm'
+    union all
+    select name, 'idle_pipeline_ns', pipeline_ns from pieces where state = 'exposed_comm'
+    union all
+    select name, 'comm_inefficiency_ns', share_ns - minimum_ns - wait_ns - pipeline_ns from pieces where state = 'exposed_comm'
+    union all
+    select name, 'exposed_copy_ns', share_ns from pieces where state = 'exposed_copy'
+),
+by_name as (
+    select bucket, name, sum(ns) as ns, count(*) as calls from parts group by all having abs(sum(ns)) >= 1
+),
+inside as (
+    select
+        bucket,
+        list({{'name': name, 'ns': cast(round(ns) as bigint), 'calls': calls}} order by abs(ns) desc, name)[1:5] as operations,
+        count(*) as names
+    from by_name
+    group by bucket
+)
+select
+    b.bucket, b.ns, b.ns / nullif(s.wall_ns, 0) as share_frac,
+    cast(sum(b.ns) over (order by b.place) - b.ns as bigint) as from_ns,
+    cast(sum(b.ns) over (order by b.place) as bigint) as to_ns,
+    s.wall_ns, coalesce(i.names, 0) as names, i.operations
+from buckets b
+cross join step s
+left join inside i using (bucket)
+order by b.place
+"""
+
+
+def build(ctx: Context) -> Section:
+    """Waterfall, with the operations of each bucket."""
+    title = "Where a step's time goes"
+    step = ctx.summary.step
+    if step is None:
+        return Section(
+            title=title,
+            sentence="There is no step to account for: the traces hold no device work.",
+            todo="Profile with device activities on: ProfilerActivity.CUDA, jax.profiler.trace, or nsys --trace=cuda.",
+        )
+    query = ctx.query(SQL)
+    rows = query.rows.with_columns(
+        pl.col("bucket").map_elements(lambda c: BY_COLUMN[c].title, pl.String).alias("title"),
+        pl.col("bucket").map_elements(lambda c: BY_COLUMN[c].meaning, pl.String).alias("meaning"),
+        pl.struct("bucket", "ns")
+        .map_elements(lambda r: theme.GROUPS["faster" if r["ns"] < 0 else BY_COLUMN[r["bucket"]].group][0], pl.String)
+        .alias("group"),
+        pl.struct("operations", "names").map_elements(_inside, pl.String).alias("inside"),
+    )
+    rows = theme.say(rows, "ns", people.duration, "time")
+    rows = theme.say(rows, "share_frac", people.percent, "share")
+    largest = rows.sort("ns", descending=True).head(3)
+    where = f"rank {step['rank']}, step {step['step']}" if step["rank"] is not None else f"step {step['step']}"
+    return Section(
+        title=title,
+        sentence=(
+            f"The parts add up to the {people.duration(step['wall_ns'])} of the {_kind(ctx)} ({where}). The largest are "
+            + ", ".join(f"{r['title']} ({r['time']})" for r in largest.to_dicts())
+            + "."
+        ),
+        figures=[
+            Figure(
+                title=f"One step, piece by piece: {where}",
+                query=query,
+                rows=rows,
+                chart=_chart(rows),
+                alt="Waterfall of the step: " + "; ".join(f"{r['title']} {r['time']}" for r in rows.to_dicts() if r["ns"]) + ".",
+                columns=(
+                    Column("title", "part"),
+                    Column("group", "kind"),
+                    Column("ns", "time", people.duration),
+                    Column("share_frac", "of the step", people.percent),
+                    Column("meaning", "what it is"),
+                    Column("inside", "operations inside"),
+                ),
+                note="" if rows["ns"].min() >= 0 else (  # type: ignore[operator]
+                    "A negative part means that kernels beat their bound: a peak, FLOP or byte count is wrong, or data came"
+                    " from cache. It is shown as it is, so that the sum stays true."
+                ),
+            )
+        ],
+    )
+
+
+def _kind(ctx: Context) -> str:
+    return "median complete step" if ctx.summary.steps else "median step (none is complete)"
+
+
+def _inside(row: dict[str, object]) -> str:
+    operations = row["operations"]
+    if not isinstance(operations, list) or not operations:
+        return "–"
+    said = [f"{o['name'][:60]} {people.duration(o['ns'])} ({o['calls']} ×)" for o in operations]
+    more = int(str(row["names"])) - len(said)
+    return "; ".join(said) + (f"; and {more} more" if more > 0 else "")
+
+
+def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
+    shown = rows.select("title", "ns", "from_ns", "to_ns", "wall_ns", "group", "time", "share", "meaning", "inside")
+    base = alt.Chart(shown).encode(
+        y=alt.Y("title:N", sort=None, title=None),
+        tooltip=[
+            alt.Tooltip("title:N", title="part"),
+            alt.Tooltip("time:N", title="time"),
+            alt.Tooltip("share:N", title="of the step"),
+            alt.Tooltip("meaning:N", title="what it is"),
+            alt.Tooltip("inside:N", title="operations inside"),
+        ],
+    )
+    x = alt.X("from_ns:Q", title=None, axis=alt.Axis(labelExpr=theme.NS_AXIS, tickCount=6))
+    bars = base.mark_bar(height={"band": 0.72}, minBandSize=2).encode(
+        x=x, x2="to_ns:Q", color=theme.colour("group", theme.GROUPS)
+    )
+    end = "max(datum.from_ns, datum.to_ns)"
+    start = "min(datum.from_ns, datum.to_ns)"
+    right = (
+        base.transform_calculate(at=end)
+        .transform_filter(f"{end} <= 0.72 * datum.wall_ns")
+        .mark_text(align="left", dx=5)
+        .encode(x="at:Q", text="time:N")
+    )
+    left = (
+        base.transform_calculate(at=start)
+        .transform_filter(f"{end} > 0.72 * datum.wall_ns")
+        .mark_text(align="right", dx=-5)
+        .encode(x="at:Q", text="time:N")
+    )
+    total = alt.Chart(shown.head(1)).mark_rule(strokeDash=[4, 3], opacity=0.6).encode(x="wall_ns:Q")
+    return alt.layer(bars, right, left, total).properties(width="container", height={"step": 25})

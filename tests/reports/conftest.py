@@ -1,0 +1,139 @@
+"""A store made by hand: two ranks, three steps of 1 ms of which the last is cut, every bucket worked out on paper."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pytest
+
+from tracegap.ingest import store
+
+US = 1_000
+HOSTILE = "</script><img src=x onerror=document.title='owned'><!--<script>\"'&"
+VIEWS = ("op_gap", "collective_gap", "step_gap")
+SQL = Path(store.__file__).resolve().parent.parent / "reports" / "sql"
+
+# name, class, share and duration in us, dtype, flops, bytes. At 1e15 FLOP/s (matrix), 1e14 (vector), 2e12 B/s:
+KERNELS = (
+    ("gemm_bf16_128x128", "matmul", 300, "bf16", 200_000_000_000, 100_000_000),  # t_math 200 us, t_mem 50 us
+    ("layer_norm_kernel", "normalization", 100, "fp32", 1_000_000_000, 120_000_000),  # 10 us, 60 us
+    ("cached_add", "elementwise", 10, "fp32", 10_000_000, 40_000_000),  # 0.1 us, 20 us: beats its bound by 10 us
+    (HOSTILE, "custom", 40, None, None, None),
+    ("ncclDevKernel_AllReduce_Sum_bf16_RING", "collective", 200, "bf16", None, None),
+    ("Memcpy HtoD (Pinned -> Device)", "copy", 50, None, 0, 1_000_000),
+)
+BUCKETS_US = {
+    "useful_math_ns": 210.1,
+    "memory_bound_ns": 69.9,
+    "kernel_inefficiency_ns": 100 + 40 - 10,
+    "unmodelled_compute_ns": 40,
+    "comm_minimum_ns": 100,
+    "comm_inefficiency_ns": 60,
+    "exposed_copy_ns": 50,
+    "idle_host_ns": 100,
+    "idle_sync_ns": 50,
+    "idle_input_ns": 100,
+    "idle_gap_ns": 40,
+    "idle_unknown_ns": 10,
+}
+"""Of every step; comm_wait is 40 us more. Together 1,000 us."""
+
+
+@pytest.fixture
+def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An empty store with the views of the gap."""
+    with store.open_store(tmp_path / "t.duckdb") as connection:
+        for view in VIEWS:
+            connection.execute((SQL / f"{view}.sql").read_text()).fetchall()
+        yield connection
+
+
+def put_run(con: duckdb.DuckDBPyConnection, run_id: str = "job/mon", *, simulated: bool = False, ranks: int = 2, **run: Any) -> None:
+    """Stores the run that this module describes."""
+    values = {"job": "job", "framework": "pytorch", "world_size": ranks, "config": {"ddp.bucket_cap_mb": 1}}
+    store.insert_row(con, "runs", {"run_id": run_id, "simulated": simulated, **values, **run})
+    for rank in range(ranks):
+        _put_rank(con, run_id, f"{run_id}-{rank}", rank)
+
+
+def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: int) -> None:
+    trace = {"rank": rank, "host": "h", "path": f"/t/{trace_id}.json", "format": "kineto", "status": "ok", "size_bytes": 1000}
+    issue = {"code": "no_launch", "severity": "info", "count": 3, "where": f"event {HOSTILE}", "message": "launches are missing"}
+    store.insert_row(con, "traces", {"trace_id": trace_id, "run_id": run_id, **trace, "diagnostics": [issue]})
+    device = {"kind": "gpu", "name": "NVIDIA H100 80GB HBM3", "hardware": "h100_sxm", "matched_by": "name"}
+    store.insert_row(con, "devices", {"trace_id": trace_id, "device_id": "0", **device, "hbm_bytes_per_s": 2e12})
+    for unit, dtype, peak in (("matrix", "bf16", 1e15), ("vector", "any", 1e14)):
+        row = {"trace_id": trace_id, "device_id": "0", "unit": unit, "dtype": dtype, "flops_per_s": peak, "source": "catalogue"}
+        store.insert_row(con, "peaks", row)
+    ops, windows, steps, collectives, matches, comm, theory = [], [], [], [], [], [], []
+    for step in range(3):
+        at = step * 1000 * US
+        wait = 40 * US
+        steps.append(
+            {
+                "run_id": run_id, "trace_id": trace_id, "rank": rank, "device_id": "0", "step": step, "start_ns": at,
+                "wall_ns": 1000 * US, "source": "profiler_step", "complete": step < 2,
+                "incomplete_reason": None if step < 2 else "the trace ends in it", "kernels": 5,
+                "compute_ns": 450 * US, "exposed_comm_ns": 200 * US, "exposed_copy_ns": 50 * US, "idle_ns": 300 * US,
+                "idle_host_ns": 100 * US, "idle_sync_ns": 50 * US, "idle_input_ns": 100 * US, "idle_gap_ns": 40 * US,
+                "idle_unknown_ns": 10 * US,
+            }
+        )  # fmt: skip
+        theory.append(
+            {"trace_id": trace_id, "device_id": "0", "step": step, "peak_flops_per_s": 1e15, "mfu_dtype": "bf16",
+             "mfu_note": "no model description in the manifest"}
+        )  # fmt: skip
+        for name, op_class, us, dtype, flops, size in KERNELS:
+            op_id = len(ops)
+            ns = us * US
+            state = {"collective": "exposed_comm", "copy": "exposed_copy"}.get(op_class, "compute")
+            ops.append(
+                {
+                    "trace_id": trace_id, "op_id": op_id, "device_id": "0", "stream": "7", "step": step, "name": name,
+                    "op_class": op_class, "start_ns": at, "dur_ns": ns, "share_ns": ns, "dtype": dtype, "flops": flops,
+                    "bytes": size, "cost_source": "shapes" if flops else "none",
+                    "cost_note": None if flops else "no formula for this kernel",
+                }
+            )  # fmt: skip
+            windows.append(
+                {"trace_id": trace_id, "op_id": op_id, "device_id": "0", "step": step, "state": state, "dur_ns": ns, "share_ns": ns}
+            )
+            at += ns
+            if op_class == "collective":
+                key = {"trace_id": trace_id, "op_id": op_id}
+                collectives.append(
+                    {
+                        **key, "device_id": "0", "rank": rank, "collective": "all_reduce", "group_id": "0,1", "group_size": 2,
+                        "seq": step, "message_bytes": 1_000_000 * (step + 1), "dtype": "bf16", "exposed_ns": ns, "hidden_ns": 0,
+                    }
+                )  # fmt: skip
+                matches.append(
+                    {**key, "instance_id": step, "matched_by": "seq", "arrival_ns": at - ns + wait, "last_rank": 1,
+                     "predicted_ns": 100 * US, "predicted_by": "ring on NVLink"}
+                )  # fmt: skip
+                comm.append({**key, "device_id": "0", "step": step, "wait_ns": wait, "pipeline_ns": 0, "minimum_ns": 100 * US})
+    for table, rows in (
+        ("ops", ops), ("op_windows", windows), ("steps", steps), ("collectives", collectives), ("collective_matches", matches),
+        ("comm_windows", comm), ("step_theory", theory),
+    ):  # fmt: skip
+        store.insert(con, table, pl.DataFrame(rows, infer_schema_length=None))
+
+
+def put_finding(con: duckdb.DuckDBPyConnection, run_id: str = "job/mon", **values: Any) -> None:
+    """Stores a finding of the run."""
+    row = {"severity": "high", "kind": "small_buckets", "what": "Gradients go in 214 buckets of 1.2 MB", "saves_ns": 60 * US}
+    store.insert_row(con, "findings", {"run_id": run_id, **row, "config_keys": ["ddp.bucket_cap_mb"], **values})
+
+
+@pytest.fixture
+def make_run(con: duckdb.DuckDBPyConnection) -> Callable[..., None]:
+    """`put_run` into the store of this test."""
+    return lambda *a, **k: put_run(con, *a, **k)
+
+
+@pytest.fixture
+def make_finding(con: duckdb.DuckDBPyConnection) -> Callable[..., None]:
+    """`put_finding` into the store of this test."""
+    return lambda *a, **k: put_finding(con, *a, **k)
