@@ -85,13 +85,15 @@ def _progress() -> Iterator[Callable[[Path], None]]:
         yield lambda path: status.update(f"reading {path.name}")
 
 
-def _ingest(con: "duckdb.DuckDBPyConnection", paths: Sequence[Path], run: str | None = None) -> "list[Ingested]":
+def _ingest(
+    con: "duckdb.DuckDBPyConnection", paths: Sequence[Path], run: str | None = None, part: str | None = None
+) -> "list[Ingested]":
     """Ingests and evaluates what changed."""
     from tracegap.ingest.pipeline import ingest_paths
     from tracegap.reports import join
 
     with _progress() as progress:
-        results = ingest_paths(con, paths, run=run, progress=progress)
+        results = ingest_paths(con, paths, run=run, part=part, progress=progress)
         join.evaluate_stale(con, [r.run_id for r in results if r.run_id and r.status in ("ok", "partial")])
     return results
 
@@ -125,10 +127,13 @@ def _run_ids(con: "duckdb.DuckDBPyConnection", arguments: Sequence[str]) -> tupl
 @cli.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--run", help="Name of the run that all the traces belong to.")
+@click.option("--hardware", "part", help="Part that ran, by catalogue id, where the traces do not name it.")
 @_store_option
 @_json_option
 @click.pass_context
-def ingest(ctx: click.Context, paths: tuple[Path, ...], run: str | None, store: Path | None, as_json: bool) -> None:
+def ingest(
+    ctx: click.Context, paths: tuple[Path, ...], run: str | None, part: str | None, store: Path | None, as_json: bool
+) -> None:
     """Read traces (files or folders) into the store.
 
     Example: tracegap ingest nightly/2026-11-30
@@ -136,7 +141,7 @@ def ingest(ctx: click.Context, paths: tuple[Path, ...], run: str | None, store: 
     from tracegap.ingest.store import open_store
 
     with open_store(store) as con:
-        results = _ingest(con, paths, run)
+        results = _ingest(con, paths, run, part)
     if as_json:
         runs = list(dict.fromkeys(r.run_id for r in results if r.run_id))
         keys = ("path", "status", "format", "rank", "ops", "run_id", "diagnostics", "error")

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -101,6 +102,7 @@ def ingest_paths(
     paths: Sequence[Path],
     *,
     run: str | None = None,
+    part: str | None = None,
     progress: Callable[[Path], None] = lambda _: None,
 ) -> list[Ingested]:
     """Ingests files and folders. A file that fails is named in the result; the others are stored all the same.
@@ -109,16 +111,17 @@ def ingest_paths(
         con: the open store.
         paths: files and folders.
         run: name of the run that all of them belong to; else by manifest, folder or file.
+        part: catalogue id of the hardware, before the manifest's and the name in the trace.
         progress: called with each file before it is read.
     """
     results = []
     for path in find_traces(paths):
         progress(path)
-        results.append(_ingest_file(con, path, run))
+        results.append(_ingest_file(con, path, run, part))
     return results
 
 
-def _ingest_file(con: duckdb.DuckDBPyConnection, path: Path, run: str | None) -> Ingested:
+def _ingest_file(con: duckdb.DuckDBPyConnection, path: Path, run: str | None, part: str | None) -> Ingested:
     try:
         sha256 = store.sha256_of(path)
         trace_id = sha256[:16]
@@ -132,13 +135,14 @@ def _ingest_file(con: duckdb.DuckDBPyConnection, path: Path, run: str | None) ->
             )
         described = _manifest_for(path)
         trace = read_trace(path)
+        _rank_by_name(trace, path)
     except TraceError as e:
         lost = {"code": e.code, "count": 1, "where": "", "message": e.what}
         return Ingested(path=str(path), status="failed", error=str(e), diagnostics=[lost])
     run_id = run or _run_id(con, path, trace, described)
     with store.transaction(con):
         store.remove_trace(con, trace_id)
-        _put(con, path, sha256, trace, run_id, described)
+        _put(con, path, sha256, trace, run_id, described, part)
     lost_rows = [r for r in trace.issues.rows() if r["severity"] != "info"]
     return Ingested(
         path=str(path),
@@ -151,6 +155,14 @@ def _ingest_file(con: duckdb.DuckDBPyConnection, path: Path, run: str | None) ->
         diagnostics=[{k: r[k] for k in ("code", "count", "where", "message")} for r in trace.issues.rows()],
         error="; ".join(f"{path}: {r['message']}" + (f" ({r['where']})" if r["where"] else "") for r in lost_rows) or None,
     )
+
+
+def _rank_by_name(trace: Trace, path: Path) -> None:
+    """Takes the rank from a file name that says `rank` and a number, where the trace itself says none; notes it."""
+    said = re.search(r"rank[-_.]?(\d+)", path.name, re.IGNORECASE)
+    if trace.rank is None and said:
+        trace.rank = int(said.group(1))
+        trace.issues.add("rank_by_name", f"the trace does not say its rank; the file name says {trace.rank}")
 
 
 def _manifest_for(path: Path) -> manifest.Manifest | None:
@@ -195,6 +207,7 @@ def _put(
     trace: Trace,
     run_id: str,
     described: manifest.Manifest | None,
+    part: str | None,
 ) -> None:
     """Stores one trace with its account. Within a transaction of the caller."""
     trace_id = sha256[:16]
@@ -227,7 +240,7 @@ def _put(
         },
     )  # fmt: skip
     for device in trace.devices:
-        _put_device(con, trace_id, device, described.hardware if described else None)
+        _put_device(con, trace_id, device, part or (described.hardware if described else None))
     for table, frames in (("ops", ops_parts), ("op_windows", window_parts), ("steps", step_parts)):
         if frames:
             store.insert(con, table, pl.concat(frames).with_columns(tag))
@@ -261,6 +274,9 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str) -> Accounted
     ends = starts + ops["dur_ns"].to_numpy()
     states = account.states_of(ops["op_class"])
     windows = found.windows
+    if found.source == steps.INFERRED:
+        at = np.searchsorted(windows.starts, starts, side="right") - 1
+        ops = ops.with_columns(step=pl.Series(at).replace(-1, None).cast(pl.Int64))
     line = account.Timeline.of(starts, ends, states, np.concatenate((windows.starts, windows.ends)))
     shares = account.shares(line, starts, ends, states, windows)
     share_ns = np.zeros(len(ops), dtype=np.int64)
@@ -340,7 +356,7 @@ def _put_device(con: duckdb.DuckDBPyConnection, trace_id: str, device: Device, g
 def chip_of(device: Device, given: str | None) -> tuple[hardware.Chip | None, str]:
     """The part of a device and how it was recognised, or None and why not; `given` is a catalogue id that goes first."""
     if given:
-        return hardware.get(given), "manifest"
+        return hardware.get(given), "named by hand"
     p = device.properties
     match = hardware.match(
         device.name,

@@ -13,6 +13,12 @@ from tracegap.models.ops import OpClass
 NO_KERNEL = [OpClass.COPY.value, OpClass.MEMSET.value]
 """Classes that open no window: inputs are prefetched a step ahead."""
 WHOLE_TRACE = "whole_trace"
+INFERRED = "inferred"
+_CANDIDATES = 8  # names that are tried as the mark of a period
+_MIN_REPEATS = 3  # a pattern seen twice is no pattern
+_MIN_PERIOD = 3  # operations: shorter patterns are loops inside a step
+_REPEATS_ALIKE = 0.9  # part of the operations that have the same name one period later
+_PATTERN_COVERS = 0.7  # part of the operations that lie in whole periods
 _CUT_BELOW = 0.9  # a first or last step with fewer kernels than this part of the median was cut by the recording
 
 
@@ -85,6 +91,10 @@ def windows_of(ops: pl.DataFrame, marks: pl.DataFrame, issues: Issues) -> StepWi
     openers = kernels if len(kernels) else ops
     marked = openers.filter(pl.col("step").is_not_null())
     if not len(marked):
+        ordered = openers.sort("start_ns", "op_id")
+        begins = _pattern(ordered)
+        if begins is not None:
+            return _inferred(ordered, ops, begins, issues)
         lo, hi = _span(openers)[0], _span(ops)[1]
         return StepWindows(
             windows=Windows(np.array([lo], dtype=np.int64), np.array([max(lo, hi)], dtype=np.int64)),
@@ -103,6 +113,52 @@ def windows_of(ops: pl.DataFrame, marks: pl.DataFrame, issues: Issues) -> StepWi
         windows=Windows(starts, ends),
         steps=steps,
         source=_source(marks),
+        kernels=counts,
+        incomplete=_incomplete(counts, issues),
+    )
+
+
+def _pattern(ops: pl.DataFrame) -> np.ndarray | None:
+    """Where the periods of a repeating sequence of operations begin, as indices; None where nothing repeats clearly.
+
+    The candidate is the rarest name that occurs often enough, at even distances: an inner loop repeats more often than the
+    step that holds it. A period begins after its longest usual pause, and never inside one launch (of a graph).
+
+    Args:
+        ops: operations of one device in order of start.
+    """
+    n = len(ops)
+    if n < _MIN_REPEATS * _MIN_PERIOD:
+        return None
+    names, starts = ops["name"], ops["start_ns"].to_numpy()
+    reach = np.maximum.accumulate(starts + ops["dur_ns"].to_numpy())
+    pause = np.concatenate(([0], starts[1:] - reach[:-1]))
+    same_launch = (ops["launch_ns"] == ops["launch_ns"].shift(1)).fill_null(value=False).to_numpy()
+    ids = names.rank("dense").to_numpy()
+    counts = names.value_counts().filter(pl.col("count") >= _MIN_REPEATS).sort("count", "name")
+    for anchor in counts["name"].to_list()[:_CANDIDATES]:
+        at = np.flatnonzero((names == anchor).to_numpy())
+        period = round(float(np.median(np.diff(at))))
+        if period < _MIN_PERIOD or period * len(at) < _PATTERN_COVERS * n:
+            continue
+        if np.mean(ids[period:] == ids[:-period]) < _REPEATS_ALIKE:
+            continue
+        after = np.array([pause[i + 1 : i + 1 + period] for i in at if i + 1 + period <= n])
+        begins = at + 1 + (int(np.argmax(np.median(after, axis=0))) if len(after) else 0)
+        begins = np.unique(np.append(begins[0] - period, begins))
+        begins = begins[(begins >= 0) & (begins < n)]
+        return None if same_launch[begins].any() else begins
+    return None
+
+
+def _inferred(ordered: pl.DataFrame, ops: pl.DataFrame, begins: np.ndarray, issues: Issues) -> StepWindows:
+    """Windows between the beginnings of a pattern; what lies before the first is in no step."""
+    edges = ordered["start_ns"].to_numpy()[begins]
+    counts = np.diff(np.append(begins, len(ordered))).tolist()
+    return StepWindows(
+        windows=Windows(edges, np.append(edges[1:], max(_span(ops)[1], int(edges[-1])))),
+        steps=list(range(len(begins))),
+        source=INFERRED,
         kernels=counts,
         incomplete=_incomplete(counts, issues),
     )

@@ -199,6 +199,13 @@ RULES = (
         severity="low",
     ),
     Rule(
+        kind="inferred_steps",
+        sentence="no step is marked: a repeating pattern of {kernels:.0f} operations stands for one, which may be a layer; "
+        "mark steps to be sure",
+        sql="select median(kernels) as kernels, count(*) as steps from steps where run_id = $1 and source = 'inferred' having count(*) > 0",
+        severity="low",
+    ),
+    Rule(
         kind="no_launch",
         sentence="{percent:.0f}% of device time has no launch in the file and belongs to no step: record a warm-up step before",
         sql="""
@@ -291,6 +298,8 @@ def _sentence(template: str, row: dict[str, Any]) -> str:
 
 def short_name(name: str, width: int = 72) -> str:
     """A kernel's name without return type, template arguments and parameters, cut to a width."""
+    if "/" in name:  # a path of name scopes
+        return name if len(name) <= width else "…" + name[1 - width :]
     bare, depth = "", 0
     for c in name.removeprefix("void "):
         depth += {"<": 1, ">": -1}.get(c, 0)

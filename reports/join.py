@@ -265,14 +265,14 @@ def _step_theory(
     }  # fmt: skip
     steps = store.frame_of(con, "select trace_id, device_id, step, source from steps where run_id = ?", [run_id])
     joined = steps.join(pl.DataFrame(rows, schema=schema), on=["trace_id", "device_id"])
-    unmarked = pl.col("source") == "whole_trace"
+    unmarked = pl.col("source").is_in(["whole_trace", "inferred"])
     store.insert(
         con,
         "step_theory",
         joined.with_columns(
             model_flops=pl.when(~unmarked).then("model_flops"),
             mfu_note=pl.when(unmarked & pl.col("model_flops").is_not_null())
-            .then(pl.lit("no step is marked: the FLOPs of a step cannot be set against the whole trace"))
+            .then(pl.lit("no MFU: no step is marked, and what stands for one may be more or less than a step"))
             .otherwise("mfu_note"),
         ).drop("source"),
     )

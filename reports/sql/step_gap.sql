@@ -3,7 +3,7 @@
 -- trace_id: trace, a traces.trace_id
 -- wall_ns: length of the step window, ns
 -- useful_math_ns: FLOPs that the mathematics needs, at peak (FLOPs done where those are unknown), ns
--- recompute_math_ns: FLOPs done beyond them, at peak; 0 where model FLOPs are unknown, ns
+-- recompute_math_ns: matrix FLOPs done beyond them, at peak; 0 where model FLOPs are unknown, ns
 -- memory_bound_ns: what memory bandwidth adds to that over modelled operations, ns
 -- kernel_inefficiency_ns: share less t_min over modelled compute operations; negative = something beat its bound, ns
 -- unmodelled_compute_ns: share of compute operations whose cost is unknown, ns
@@ -20,9 +20,10 @@
 -- modelled_share_frac: part of compute time with a known cost
 -- comm_modelled_share_frac: part of exposed communication that is predicted
 -- flops_done: FLOPs of the operations in the window whose FLOPs are known
+-- matrix_flops_done: those of them in matrix products, attention and convolutions, which model FLOPs are held against
 -- model_flops: FLOPs that the mathematics needs; NULL = unknown
 -- mfu: model FLOPs over wall time times peak; NULL = see mfu_note
--- hfu: FLOPs done over wall time times peak; a lower bound where modelled_share_frac < 1
+-- hfu: matrix FLOPs done over wall time times peak; a lower bound where modelled_share_frac < 1
 -- mfu_dtype: dtype of the peak
 -- mfu_note: convention of mfu, or why there is none
 create or replace view step_gap as
@@ -36,6 +37,7 @@ with pieces as (
              else cast(g.t_min_ns::hugeint * w.dur_ns // g.dur_ns as bigint) end as min_ns,
         case when w.dur_ns = g.dur_ns then g.flops
              else cast(g.flops::hugeint * w.dur_ns // g.dur_ns as bigint) end as flops,
+        g.op_class in ('matmul', 'attention', 'convolution') as is_matrix,
         cw.wait_ns, cw.pipeline_ns, cw.minimum_ns
     from op_windows w
     join op_gap g using (trace_id, op_id)
@@ -52,15 +54,19 @@ work as (
         coalesce(sum(wait_ns) filter (state = 'exposed_comm'), 0) as comm_wait_ns,
         coalesce(sum(pipeline_ns) filter (state = 'exposed_comm'), 0) as pipeline_ns,
         coalesce(sum(share_ns) filter (state = 'exposed_comm' and t_min_ns is not null), 0) as predicted_share_ns,
-        sum(flops) filter (state = 'compute') as flops_done
+        coalesce(sum(math_ns) filter (state = 'compute' and t_min_ns is not null and is_matrix), 0) as matrix_math_ns,
+        sum(flops) filter (state = 'compute') as flops_done,
+        sum(flops) filter (state = 'compute' and is_matrix) as matrix_flops_done
     from pieces
     group by all
 ),
 split as (
     select
         s.*, w.* exclude (trace_id, device_id, step), t.model_flops, t.peak_flops_per_s, t.mfu_dtype, t.mfu_note,
-        case when t.model_flops is null or coalesce(w.flops_done, 0) <= t.model_flops then 0
-             else cast(round(w.math_ns * (1 - t.model_flops / w.flops_done)) as bigint) end as recompute_math_ns
+        -- Model FLOPs are those of matrix products, so they are held against matrix products done.
+        case when t.model_flops is null or coalesce(w.matrix_flops_done, 0) <= t.model_flops then 0
+             else cast(round(w.matrix_math_ns * (1 - t.model_flops / w.matrix_flops_done)) as bigint)
+             end as recompute_math_ns
     from steps s
     left join work w using (trace_id, device_id, step)
     left join step_theory t using (trace_id, device_id, step)
@@ -89,9 +95,10 @@ select
     case when compute_ns > 0 then 1 - coalesce(unmodelled_compute_ns, 0) / compute_ns end as modelled_share_frac,
     case when exposed_comm_ns > 0 then predicted_share_ns / exposed_comm_ns end as comm_modelled_share_frac,
     cast(flops_done as bigint) as flops_done,
+    cast(matrix_flops_done as bigint) as matrix_flops_done,
     model_flops,
     case when wall_ns > 0 then model_flops * 1e9 / (wall_ns * peak_flops_per_s) end as mfu,
-    case when wall_ns > 0 then flops_done * 1e9 / (wall_ns * peak_flops_per_s) end as hfu,
+    case when wall_ns > 0 then matrix_flops_done * 1e9 / (wall_ns * peak_flops_per_s) end as hfu,
     mfu_dtype,
     mfu_note
 from split;
