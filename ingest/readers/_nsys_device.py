@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import polars as pl
@@ -121,15 +122,15 @@ def to_ops(frame: pl.DataFrame, around: Enclosing, range_names: pl.Series, calls
     is_kernel, is_graph = pl.col("table") == KERNEL, pl.col("table") == GRAPH
     described = is_kernel & pl.col("known_note").is_not_null() & ~pl.col("is_collective")
     frame = frame.with_columns(described.alias("described"))
-    frame = frame.with_columns(_carries_cost(frame).alias("carrier"))
-    carrier, known = pl.col("carrier"), pl.col("known_flops").is_not_null() | pl.col("known_bytes").is_not_null()
+    frame = _with_parts(frame, "known_flops", "known_bytes")
+    costed = pl.col("known_flops").is_not_null() | pl.col("known_bytes").is_not_null()
     ops = frame.with_columns(
         pl.when("described").then(pl.coalesce("known_class", "class_by_name")).otherwise("class_by_name").alias("op_class"),
         pl.when("described").then(pl.coalesce("known_dtype", "dtype_by_name")).otherwise("dtype_by_name").alias("dtype"),
         pl.when("described").then("known_shapes").alias("shapes"),
-        pl.when(carrier).then("known_flops").when(~is_kernel & ~is_graph).then(0).alias("flops"),
-        pl.when(carrier).then("known_bytes").when(~is_kernel).then("bytes").alias("bytes"),
-        pl.when(carrier & known)
+        pl.when("described").then("known_flops").when(~is_kernel & ~is_graph).then(0).alias("flops"),
+        pl.when("described").then("known_bytes").when(~is_kernel).then("bytes").alias("bytes"),
+        pl.when(described & costed)
         .then(pl.lit("nvtx"))
         .when(is_kernel | is_graph)
         .then(pl.lit("none"))
@@ -137,12 +138,12 @@ def to_ops(frame: pl.DataFrame, around: Enclosing, range_names: pl.Series, calls
         .alias("cost_source"),
         pl.when(is_graph)
         .then(pl.lit("its kernels are not in the file: record with --cuda-graph-trace=node"))
-        .when(carrier)
-        .then(pl.col("known_note").replace("", None))
         .when("described")
-        .then("the cost of " + pl.col("framework_op") + " is with another kernel of the same call")
+        .then(pl.col("known_note").replace("", None))
+        .when(is_kernel & ~pl.col("is_collective") & pl.col("launch_ns").is_null())
+        .then(pl.lit("its launch is not in the file"))
         .when(is_kernel & ~pl.col("is_collective"))
-        .then(pl.lit("no NVTX range of a framework operator around the launch"))
+        .then(pl.lit("no NVTX range of a framework operator around its launch"))
         .alias("cost_note"),
         pl.col("streamId").cast(pl.String).alias("stream"),
         pl.col("start").alias("start_ns"),
@@ -173,42 +174,50 @@ def _by_name(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _by_range(frame: pl.DataFrame, range_names: pl.Series) -> pl.DataFrame:
     """What the operator around a launch tells: framework_op and known_*; a row a range. known_note is "" where all is known."""
-    rows = frame.filter(pl.col("op_row") >= 0)["op_row"].unique().sort()
-    ranges = pl.DataFrame([rows, range_names.gather(rows).alias("text")])
+    kernels = frame.filter((pl.col("op_row") >= 0) & (pl.col("table") == KERNEL)).sort("dur_ns", descending=True)
+    longest = kernels.unique("op_row", keep="first", maintain_order=True).select("op_row", element="dtype_by_name")
+    others = frame.filter(pl.col("op_row") >= 0).select("op_row").unique()
+    ranges = others.join(longest, on="op_row", how="left").sort("op_row")
+    ranges = ranges.with_columns(range_names.gather(ranges["op_row"]).alias("text"))
     parts = pl.col("text").str.splitn(", sizes = ", 2).struct
     ranges = ranges.select(
         "op_row",
+        "element",
         parts.field("field_0").str.splitn(", ", 2).struct.field("field_0").alias("framework_op"),
         parts.field("field_1").str.splitn(", input_op_ids", 2).struct.field("field_0").alias("sizes"),
     )
     schema = {
-        "framework_op": pl.String, "sizes": pl.String, "known_class": pl.String, "known_dtype": pl.String,
-        "known_flops": pl.Int64, "known_bytes": pl.Int64, "known_note": pl.String, "known_shapes": pl.String,
+        "framework_op": pl.String, "sizes": pl.String, "element": pl.String, "known_class": pl.String,
+        "known_dtype": pl.String, "known_flops": pl.Int64, "known_bytes": pl.Int64, "known_note": pl.String,
+        "known_shapes": pl.String,
     }  # fmt: skip
     described = []
-    for name, text in ranges.select("framework_op", "sizes").unique().iter_rows():
+    for name, text, element in ranges.select("framework_op", "sizes", "element").unique().iter_rows():
         shapes = _parsed(text)
-        known = _describe(name, shapes)
-        op_class = known.op_class.value if known.op_class else None
+        known = _describe(name, shapes, element)
+        op_class = known.op_class.value if known.op_class and not aten.is_view(name) else None
         shown = None if shapes is None else shapes_json(shapes)
-        described.append((name, text, op_class, known.dtype, known.flops, known.bytes, known.note or "", shown))
+        described.append((name, text, element, op_class, known.dtype, known.flops, known.bytes, known.note or "", shown))
     table = pl.DataFrame(described, schema=schema, orient="row")
-    return ranges.join(table, on=["framework_op", "sizes"], how="left", nulls_equal=True).drop("sizes")
+    keys = ["framework_op", "sizes", "element"]
+    return ranges.join(table, on=keys, how="left", nulls_equal=True).drop("sizes", "element")
 
 
-def _carries_cost(frame: pl.DataFrame) -> pl.Series:
-    """Which kernels carry the cost of the operator that launched them.
-
-    Of the kernels of one operator it is the longest one of the operator's class (else the longest): counting the cost for
-    each would count it twice.
-    """
-    best = (
-        frame.filter("described")
-        .with_columns((pl.col("class_by_name") == pl.col("known_class")).fill_null(value=False).alias("same"))
-        .sort("op_row", "same", "dur_ns", "op_id", descending=[False, True, True, False])
-        .unique("op_row", keep="first", maintain_order=True)
-    )
-    return frame["op_id"].is_in(best["op_id"].implode())
+def _with_parts(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """Splits an operator's totals over the kernels that it launched, by their durations; the parts add up exactly."""
+    several = frame.filter("described").filter(pl.len().over("op_row") > 1)
+    parts: dict[str, list[int]] = {"op_id": [], **{c: [] for c in columns}}
+    for group in several.select("op_row", "op_id", "dur_ns", *columns).partition_by("op_row", maintain_order=True):
+        weights = group["dur_ns"].to_list()
+        weights = weights if any(weights) else [1] * len(weights)
+        upto = [0, *accumulate(weights)]
+        parts["op_id"] += group["op_id"].to_list()
+        for column in columns:
+            total = group[column][0]
+            cuts = [None if total is None else total * w // upto[-1] for w in upto]
+            parts[column] += [None if b is None else b - a for a, b in pairwise(cuts)]
+    split = pl.DataFrame(parts, schema=dict.fromkeys(parts, pl.Int64))
+    return frame.update(split, on="op_id", how="left")
 
 
 _CLASS_OF_TABLE = {MEMCPY: OpClass.COPY, MEMSET: OpClass.MEMSET, GRAPH: OpClass.GRAPH}
@@ -223,12 +232,21 @@ def _parsed(text: str | None) -> list[Any] | None:
     return shapes if isinstance(shapes, list) else None
 
 
-def _describe(name: str, shapes: list[Any] | None) -> aten.Described:
-    """Cost of an operator from what its range says; element types are not recorded in NVTX ranges."""
+def _describe(name: str, shapes: list[Any] | None, element: str | None) -> aten.Described:
+    """Cost of an operator from what its range says.
+
+    NVTX ranges have no element types. Kernels of matrix products, attention and convolutions have that of their operands
+    in their names: for these `element`, which the kernel's name tells, stands for the type of every tensor.
+    """
     known = aten.describe(name, shapes, None)
     if shapes is None:
-        note = "the NVTX range has no shapes: use emit_nvtx(record_shapes=True)"
-        return replace(known, flops=None, bytes=None, note=note)
-    if known.bytes is None and not known.note:
-        return replace(known, note="bytes are unknown: NVTX ranges do not record element types")
+        return known if known.op_class is None else replace(known, note=_NO_SHAPES)
+    if known.op_class in _OPERANDS_IN_NAME and known.bytes is None and element is not None:
+        typed = aten.describe(name, shapes, [element if shape else "" for shape in shapes])
+        assumed = "element types are those in the kernel's name"
+        return replace(typed, note=f"{typed.note}; {assumed}" if typed.note else assumed)
     return known
+
+
+_NO_SHAPES = "no shapes in the NVTX range: torch.autograd.profiler.emit_nvtx(record_shapes=True)"
+_OPERANDS_IN_NAME = {OpClass.MATMUL, OpClass.ATTENTION, OpClass.CONVOLUTION}

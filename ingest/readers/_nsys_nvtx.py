@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.host import host_kind
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers._nsys_db import Database
@@ -201,7 +202,7 @@ class Enclosing:
     """The ranges around launches, as rows of the host events (-1: none), one entry a launch."""
 
     op: Ints
-    """The innermost framework operator."""
+    """The innermost framework operator of which a formula is known; without one the innermost."""
     library: Ints
     """The innermost library call (NCCL's, say)."""
     module: list[str | None]
@@ -215,6 +216,9 @@ def enclosing(events: pl.DataFrame, parents: Ints, launches: Ints, steps: list[i
     top; `steps` are rows of step ranges.
     """
     is_op = events["is_op"].fill_null(value=False).to_numpy()
+    operators = events.filter("is_op")["label"].unique().to_list()
+    has_formula = events["label"].is_in([n for n in operators if _has_formula(n)]).fill_null(value=False).to_numpy()
+    op = _innermost(parents, launches, is_op & has_formula)
     is_library = events["is_library"].fill_null(value=False).to_numpy()
     is_module = events["is_op"].is_not_null().to_numpy() & ~is_op & ~is_library
     is_module[steps] = False
@@ -229,10 +233,16 @@ def enclosing(events: pl.DataFrame, parents: Ints, launches: Ints, steps: list[i
             path, label = paths[outer], events["label"][inner]
             paths[inner] = label if path is None else f"{path}/{label}"
     return Enclosing(
-        _innermost(parents, launches, is_op),
+        np.where(op >= 0, op, _innermost(parents, launches, is_op)),
         _innermost(parents, launches, is_library),
         [paths[row] for row in modules.tolist()],
     )
+
+
+def _has_formula(operator: str) -> bool:
+    """Whether an operator's work is known by its name: no wrapper, view or autograd node."""
+    structure = aten.is_wrapper(operator) or aten.is_view(operator)
+    return not structure and aten.describe(operator, None, None).op_class is not None
 
 
 def _innermost(parents: Ints, rows: Ints, wanted: NDArray[np.bool_]) -> Ints:
