@@ -26,7 +26,8 @@ def unpacked(path: Path, magic: bytes, kind: str) -> Iterator[Path]:
     """The file itself, or where it is compressed a temporary plain copy; `kind` says in an error what was expected.
 
     Raises:
-        TraceError: of `open_plain` (empty, lfs_pointer, truncated, malformed), or foreign: it does not start with `magic`.
+        TraceError: of `open_plain` (empty, lfs_pointer, truncated, malformed), or foreign: it begins with no `magic`.
+
     """
     with open_plain(path) as plain:
         head = plain.read(64)
@@ -52,12 +53,13 @@ class Database:
 
         Raises:
             TraceError: truncated, malformed, or a database of something else (foreign).
+
         """
         self.shown = shown
         self._check_length(path)
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         try:
-            names = [r[0] for r in self._rows("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+            names = [str(r[0]) for r in self._rows("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
             self.columns = {n: [str(r[1]) for r in self._rows(f'PRAGMA table_info("{n}")')] for n in names}
         except TraceError:
             self.close()
@@ -106,7 +108,7 @@ class Database:
         return int(str(next(self._rows(f'SELECT count(*) FROM "{table}"'))[0]))
 
     def read(self, table: str, columns: Mapping[str, pl.DataType | type[pl.DataType]]) -> pl.DataFrame:
-        """The wanted columns in the file's order, those that the file lacks as nulls; no rows where the table is missing."""
+        """The wanted columns in the file's order, nulls for those that it lacks; no rows where the table is missing."""
         schema = dict(columns)
         there = [c for c in schema if c in self.columns.get(table, ())]
         if not there:
@@ -122,10 +124,7 @@ class Database:
             self._connection.text_factory = str
         except sqlite3.DatabaseError as e:
             raise TraceError(self.shown, f"{table}: {e}", code="malformed", todo="copy or export it again") from e
-        return frame.select(
-            pl.col(c) if c in there else pl.lit(None, dtype=t).alias(c)  # type: ignore[arg-type]
-            for c, t in schema.items()
-        )
+        return frame.select(pl.col(c) if c in there else pl.lit(None, dtype=t).alias(c) for c, t in schema.items())
 
     def _fetch(self, table: str, quoted: str, schema: dict[str, pl.DataType | type[pl.DataType]]) -> pl.DataFrame:
         cursor = self._connection.execute(f'SELECT {quoted} FROM "{table}"')

@@ -12,12 +12,27 @@ from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.kernel import is_collective, kernel_class, kernel_dtype
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers._nsys_db import Database
-from tracegap.ingest.readers._nsys_nccl import Calls
+from tracegap.ingest.readers._nsys_nccl import Calls, bytes_of_inputs
 from tracegap.ingest.readers._nsys_nvtx import Enclosing
 from tracegap.ingest.trace import COLLECTIVES, OPS, shapes_json
 from tracegap.models.ops import OpClass
 
-COPY_KINDS = ("", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD UVM", "DtoH UVM", "DtoD UVM")
+COPY_KINDS = (
+    "",
+    "HtoD",
+    "DtoH",
+    "HtoA",
+    "AtoH",
+    "AtoA",
+    "AtoD",
+    "DtoA",
+    "DtoD",
+    "HtoH",
+    "PtoP",
+    "HtoD UVM",
+    "DtoH UVM",
+    "DtoD UVM",
+)
 """By CUPTI's copyKind."""
 
 KERNEL, MEMCPY, MEMSET, GRAPH = (f"CUPTI_ACTIVITY_KIND_{k}" for k in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
@@ -105,7 +120,9 @@ def named(frame: pl.DataFrame, strings: pl.DataFrame, issues: Issues) -> pl.Data
     return frame.with_columns(pl.col("name").fill_null("(unnamed kernel)"), pl.col("short").fill_null(pl.col("full")))
 
 
-def to_ops(frame: pl.DataFrame, around: Enclosing, range_names: pl.Series, calls: Calls) -> tuple[pl.DataFrame, pl.DataFrame]:
+def to_ops(
+    frame: pl.DataFrame, around: Enclosing, range_names: pl.Series, calls: Calls
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """OPS and COLLECTIVES of device work that has its name, device_id and launch.
 
     `around` is what encloses the launch of each row, `range_names` the names of host events by row.
@@ -125,8 +142,14 @@ def to_ops(frame: pl.DataFrame, around: Enclosing, range_names: pl.Series, calls
     frame = _with_parts(frame, "known_flops", "known_bytes")
     costed = pl.col("known_flops").is_not_null() | pl.col("known_bytes").is_not_null()
     ops = frame.with_columns(
-        pl.when("described").then(pl.coalesce("known_class", "class_by_name")).otherwise("class_by_name").alias("op_class"),
-        pl.when("described").then(pl.coalesce("known_dtype", "dtype_by_name")).otherwise("dtype_by_name").alias("dtype"),
+        pl.when("described")
+        .then(pl.coalesce("known_class", "class_by_name"))
+        .otherwise("class_by_name")
+        .alias("op_class"),
+        pl.when("described")
+        .then(pl.coalesce("known_dtype", "dtype_by_name"))
+        .otherwise("dtype_by_name")
+        .alias("dtype"),
         pl.when("described").then("known_shapes").alias("shapes"),
         pl.when("described").then("known_flops").when(~is_kernel & ~is_graph).then(0).alias("flops"),
         pl.when("described").then("known_bytes").when(~is_kernel).then("bytes").alias("bytes"),
@@ -140,9 +163,11 @@ def to_ops(frame: pl.DataFrame, around: Enclosing, range_names: pl.Series, calls
         .then(pl.lit("its kernels are not in the file: record with --cuda-graph-trace=node"))
         .when("described")
         .then(pl.col("known_note").replace("", None))
-        .when(is_kernel & ~pl.col("is_collective") & pl.col("launch_ns").is_null())
+        .when("is_collective")
+        .then(pl.lit("communication: its size stands in collectives"))
+        .when(is_kernel & pl.col("launch_ns").is_null())
         .then(pl.lit("its launch is not in the file"))
-        .when(is_kernel & ~pl.col("is_collective"))
+        .when(is_kernel)
         .then(pl.lit("no NVTX range of a framework operator around its launch"))
         .alias("cost_note"),
         pl.col("streamId").cast(pl.String).alias("stream"),
@@ -151,13 +176,16 @@ def to_ops(frame: pl.DataFrame, around: Enclosing, range_names: pl.Series, calls
         pl.col("correlationId").alias("correlation_id"),
     ).select(*OPS)
     communicating = frame.filter(is_kernel & pl.col("is_collective"))
-    kernels_of_call = Counter(communicating["library_row"])
-    wanted = communicating.select("op_id", "name", "library_row", "dtype_by_name")
+    of_call, of_op = Counter(communicating["library_row"]), Counter(communicating["op_row"])
+    wanted = communicating.select("op_id", "name", "dtype_by_name", "library_row", "op_row", "known_shapes")
     rows = []
-    for op_id, name, library, dtype in wanted.iter_rows():
-        call = calls.of(name, library, alone=kernels_of_call[library] == 1)
+    for op_id, name, dtype, library, op, shapes in wanted.iter_rows():
+        call = calls.of(name, library, alone=of_call[library] == 1)
+        size = call.message_bytes
+        if size is None and of_op[op] == 1:
+            size = bytes_of_inputs(call.kind, shapes, dtype)
         kind = call.kind.value if call.kind else None
-        rows.append((op_id, kind, call.group_id, None, call.group_size, None, call.message_bytes, dtype, call.peer))
+        rows.append((op_id, kind, call.group_id, None, call.group_size, None, size, dtype, call.peer))
     return ops, pl.DataFrame(rows, schema=COLLECTIVES, orient="row")
 
 
@@ -173,7 +201,7 @@ def _by_name(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_range(frame: pl.DataFrame, range_names: pl.Series) -> pl.DataFrame:
-    """What the operator around a launch tells: framework_op and known_*; a row a range. known_note is "" where all is known."""
+    """What the operator around a launch tells: framework_op, known_* (known_note "" where none); a row a range."""
     kernels = frame.filter((pl.col("op_row") >= 0) & (pl.col("table") == KERNEL)).sort("dur_ns", descending=True)
     longest = kernels.unique("op_row", keep="first", maintain_order=True).select("op_row", element="dtype_by_name")
     others = frame.filter(pl.col("op_row") >= 0).select("op_row").unique()
@@ -197,7 +225,9 @@ def _by_range(frame: pl.DataFrame, range_names: pl.Series) -> pl.DataFrame:
         known = _describe(name, shapes, element)
         op_class = known.op_class.value if known.op_class and not aten.is_view(name) else None
         shown = None if shapes is None else shapes_json(shapes)
-        described.append((name, text, element, op_class, known.dtype, known.flops, known.bytes, known.note or "", shown))
+        described.append(
+            (name, text, element, op_class, known.dtype, known.flops, known.bytes, known.note or "", shown)
+        )
     table = pl.DataFrame(described, schema=schema, orient="row")
     keys = ["framework_op", "sizes", "element"]
     return ranges.join(table, on=keys, how="left", nulls_equal=True).drop("sizes", "element")
@@ -206,7 +236,7 @@ def _by_range(frame: pl.DataFrame, range_names: pl.Series) -> pl.DataFrame:
 def _with_parts(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """Splits an operator's totals over the kernels that it launched, by their durations; the parts add up exactly."""
     several = frame.filter("described").filter(pl.len().over("op_row") > 1)
-    parts: dict[str, list[int]] = {"op_id": [], **{c: [] for c in columns}}
+    parts: dict[str, list[Any]] = {"op_id": [], **{c: [] for c in columns}}
     for group in several.select("op_row", "op_id", "dur_ns", *columns).partition_by("op_row", maintain_order=True):
         weights = group["dur_ns"].to_list()
         weights = weights if any(weights) else [1] * len(weights)
@@ -235,8 +265,8 @@ def _parsed(text: str | None) -> list[Any] | None:
 def _describe(name: str, shapes: list[Any] | None, element: str | None) -> aten.Described:
     """Cost of an operator from what its range says.
 
-    NVTX ranges have no element types. Kernels of matrix products, attention and convolutions have that of their operands
-    in their names: for these `element`, which the kernel's name tells, stands for the type of every tensor.
+    NVTX ranges have no element types. Kernels of matrix products, attention and convolutions have that of their
+    operands in their names: for these `element`, which the kernel's name tells, stands for the type of every tensor.
     """
     known = aten.describe(name, shapes, None)
     if shapes is None:

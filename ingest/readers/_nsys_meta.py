@@ -1,4 +1,4 @@
-"""What an export says of the devices, the capture and itself. Nothing private leaves the file: what may is listed here."""
+"""What an export says of the devices, the capture and itself. Nothing private leaves the file: what may is listed."""
 
 import re
 from typing import Any
@@ -12,9 +12,12 @@ from tracegap.ingest.trace import Device
 EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Since schema 3.13, and before."""
 _SYSTEM = {
-    "NvDriverVersion": "nsys.driver_version", "CudaDriverVersion": "nsys.cuda_driver_version", "CpuCores": "nsys.cpu_cores",
-    "CpuDescription": "nsys.cpu", "OsDescription": "nsys.os",
-}  # fmt: skip
+    "NvDriverVersion": "nsys.driver_version",
+    "CudaDriverVersion": "nsys.cuda_driver_version",
+    "CpuCores": "nsys.cpu_cores",
+    "CpuDescription": "nsys.cpu",
+    "OsDescription": "nsys.os",
+}
 _CAPTURE = re.compile(
     r"^(CAPTURE_EVENT_TYPE|CUDA_\w+|CUDA_GRAPH_TRACE_OPTIONS:\w+|NVTX_OPTIONS:\w+|OS_RUNTIME_OPTIONS:\w+|"
     r"LINUX_PERF_OPTIONS:\w+|COLLECT_\w+|START_TRIGGER|STOP_TRIGGER|RUN_DURATION_MS|RATE_HZ)$"
@@ -97,25 +100,35 @@ def diagnostics(db: Database, issues: Issues) -> None:
         numbered = code if numbers[code] == 1 else f"{code}_{numbers[code]}"
         lost = _LOSS.search(text or "") is not None
         message = " ".join((text or "").split())
-        issues.add(
-            numbered, message, where="DIAGNOSTIC_EVENT", count=count, severity="data_loss" if lost else "info"
-        )
+        issues.add(numbered, message, where="DIAGNOSTIC_EVENT", count=count, severity="data_loss" if lost else "info")
 
 
 def gpus_of(db: Database) -> list[dict[str, Any]]:
     """GPUs of the node, by id; adapters without multiprocessors are no CUDA devices."""
     columns = dict.fromkeys(
-        ("id", "deviceId", "smCount", "memoryBandwidth", "totalMemory", "clockRate", "computeMajor", "computeMinor", "cuDevice"),
+        (
+            "id",
+            "deviceId",
+            "smCount",
+            "memoryBandwidth",
+            "totalMemory",
+            "clockRate",
+            "computeMajor",
+            "computeMinor",
+            "cuDevice",
+        ),
         pl.Int64,
     )
-    rows = db.read("TARGET_INFO_GPU", columns | {"name": pl.String}).to_dicts()  # type: ignore[arg-type]
+    rows = db.read("TARGET_INFO_GPU", columns | {"name": pl.String}).to_dicts()
     for row in rows:
         device = row.pop("deviceId")
         row["id"] = device if row["id"] is None else row["id"]
     return sorted((r for r in rows if r["id"] is not None), key=lambda r: int(r["id"]))
 
 
-def devices_of(db: Database, used: list[tuple[int | None, int]], issues: Issues) -> dict[tuple[int | None, int], Device]:
+def devices_of(
+    db: Database, used: list[tuple[int | None, int]], issues: Issues
+) -> dict[tuple[int | None, int], Device]:
     """The device behind each (process, CUDA device number) that has work.
 
     A device is named by its CUDA number. Where processes see different GPUs under one number (CUDA_VISIBLE_DEVICES) and
@@ -124,7 +137,9 @@ def devices_of(db: Database, used: list[tuple[int | None, int]], issues: Issues)
     gpus = {g["id"]: g for g in gpus_of(db)}
     mapping = {
         (pid, cuda): gpu
-        for gpu, cuda, pid in db.read("TARGET_INFO_CUDA_DEVICE", dict.fromkeys(("gpuId", "cudaId", "pid"), pl.Int64)).iter_rows()
+        for gpu, cuda, pid in db.read(
+            "TARGET_INFO_CUDA_DEVICE", dict.fromkeys(("gpuId", "cudaId", "pid"), pl.Int64)
+        ).iter_rows()
     }
     gpu_of = {key: mapping.get((key[0] & 0xFFFFFF, key[1])) if key[0] is not None else None for key in used}
     seen: dict[int, set[int | None]] = {}
@@ -166,7 +181,12 @@ def _known_gpu(gpus: dict[int, dict[str, Any]], gpu: int | None, number: int, is
 def _device(name: str, gpu: dict[str, Any] | None) -> Device:
     if gpu is None:
         return Device(device_id=name, kind="gpu")
-    facts = {"memory_bytes": "totalMemory", "core_count": "smCount", "clock_hz": "clockRate", "memory_bytes_per_s": "memoryBandwidth"}
+    facts = {
+        "memory_bytes": "totalMemory",
+        "core_count": "smCount",
+        "clock_hz": "clockRate",
+        "memory_bytes_per_s": "memoryBandwidth",
+    }
     properties: dict[str, Any] = {ours: gpu[theirs] for ours, theirs in facts.items() if gpu[theirs]}
     if gpu["computeMajor"]:
         properties["compute_capability"] = f"{gpu['computeMajor']}.{gpu['computeMinor'] or 0}"

@@ -5,6 +5,7 @@ export included blobs). Sizes in payloads are of one rank's part; `Call.message_
 """
 
 import json
+import math
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,11 +15,15 @@ import polars as pl
 
 from tracegap.ingest.classify.kernel import collective_kind
 from tracegap.ingest.readers._nsys_db import Database
-from tracegap.models.ops import CollectiveKind
+from tracegap.models.ops import DTYPE_BYTES, CollectiveKind
 
 COMMUNICATOR, SIZE, RANKS, PEER = "NCCL communicator ID", "Message size [bytes]", "No. of ranks", "Peer rank"
 _PART_OF_ONE_RANK = {CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL}
 """Calls whose size argument is one rank's part of S."""
+_INPUT_IS_MESSAGE = {
+    CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL, CollectiveKind.SEND,
+}  # fmt: skip
 _POINT_TO_POINT = {CollectiveKind.SEND, CollectiveKind.RECV, CollectiveKind.SEND_RECV}
 _HEADER = struct.Struct("<IIIIQQ")  # domain, -, schema, -, bytes of payload, bytes in all
 _CODES = {5: "i", 6: "I", 9: "q", 10: "Q", 15: "i", 16: "I", 17: "q", 18: "Q", 22: "Q"}
@@ -99,7 +104,7 @@ class Calls:
                 self._group[row] = [row]
 
     def of(self, kernel: str, library_row: int, *, alone: bool) -> Call:
-        """What the call around a kernel's launch says; `alone`: no other communication kernel came from that call. Row -1: none."""
+        """What the call around a launch (row -1: none) says; `alone`: it launched no other communication kernel."""
         kind = collective_kind(kernel)
         rows = [r for r in self._group.get(library_row, []) if self._kind(r) is not None]
         if kind in _POINT_TO_POINT:
@@ -132,7 +137,9 @@ class Calls:
             kind = CollectiveKind.SEND if sends else CollectiveKind.RECV
         peers = _all_of(PEER, sends + receives)
         communicators = {v.get(COMMUNICATOR) for v in sends + receives}
-        group_id, ranks = self._communicator(sends[0] if sends else receives[0]) if len(communicators) == 1 else (None, None)
+        group_id, ranks = (
+            self._communicator(sends[0] if sends else receives[0]) if len(communicators) == 1 else (None, None)
+        )
         sizes = _all_of(SIZE, sends or receives)
         only_peer = peers[0] if peers and len(set(peers)) == 1 else None
         return Call(kind, group_id, ranks, sum(sizes) if sizes else None, only_peer)
@@ -142,3 +149,15 @@ def _all_of(name: str, calls: Iterable[Mapping[str, Any]]) -> list[int]:
     """The value of every call, or nothing where one lacks it."""
     values = [c.get(name) for c in calls]
     return [] if None in values else [v for v in values if v is not None]
+
+
+def bytes_of_inputs(kind: CollectiveKind | None, shapes: str | None, dtype: str | None) -> int | None:
+    """S from the input shapes (JSON) in the name of PyTorch's `nccl:...` range, for kinds whose S is the input."""
+    if kind not in _INPUT_IS_MESSAGE or not shapes or dtype not in DTYPE_BYTES:
+        return None
+    elements = 0
+    for shape in json.loads(shapes):
+        if not isinstance(shape, list) or not all(isinstance(n, int) for n in shape):
+            return None
+        elements += math.prod(shape)
+    return round(elements * DTYPE_BYTES[dtype]) if elements else None

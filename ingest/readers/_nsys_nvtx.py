@@ -32,7 +32,9 @@ _LIBRARY_RANGE = r"^(nccl[A-Z]|cub::|thrust::|cublas|cudnn|cusparse|cusolver)"
 _FRAMEWORK_OP = r"^aten::|, (seq|op_id) = \d"
 """Names that PyTorch gives to its operators: `aten::mm, seq = 45, op_id = 990, sizes = [[2, 3], [3, 4]]`."""
 
-_STEP_WORD = r"(?:profilerstep|(?:(?:train|training|global|main|bench|benchmark|inference)[ _.\-:/]*)?(?:step|iteration|iter))"
+_STEP_WORD = (
+    r"(?:profilerstep|(?:(?:train|training|global|main|bench|benchmark|inference)[ _.\-:/]*)?(?:step|iteration|iter))"
+)
 _NUMBERED_STEP = re.compile(rf"(?i)^({_STEP_WORD})[ _#:=.\-(\[]*(\d+)[)\]]?$")
 _PLAIN_STEP = re.compile(rf"(?i)^{_STEP_WORD}$")
 
@@ -57,7 +59,9 @@ def read_ranges(db: Database, strings: pl.DataFrame, issues: Issues) -> Ranges:
     by_type = {str(t): n for t, n in raw["eventType"].value_counts().sort("eventType").iter_rows()}
     text_and_id = len(raw) - raw["text"].null_count(), len(raw) - raw["textId"].null_count()
     names = raw.join(strings, left_on="textId", right_on="id", how="left", maintain_order="left")
-    names = names.join(strings.rename({"value": "json"}), left_on="jsonTextId", right_on="id", how="left", maintain_order="left")
+    names = names.join(
+        strings.rename({"value": "json"}), left_on="jsonTextId", right_on="id", how="left", maintain_order="left"
+    )
     raw = names.with_columns(
         pl.coalesce("text", "value").alias("name"),
         pl.coalesce("jsonText", "json").alias("jsonText"),
@@ -108,7 +112,10 @@ def _classified(ranges: pl.DataFrame) -> pl.DataFrame:
         )
     ).with_columns((~pl.col("is_library") & pl.col("name").str.contains(_FRAMEWORK_OP)).alias("is_op"))
     ranges = ranges.with_columns(
-        pl.when("is_op").then(pl.col("name").str.splitn(", ", 2).struct.field("field_0")).otherwise("name").alias("label")
+        pl.when("is_op")
+        .then(pl.col("name").str.splitn(", ", 2).struct.field("field_0"))
+        .otherwise("name")
+        .alias("label")
     )
     kinds = ranges.select("label", "is_op", "is_library", "domain").unique()
     kinds = kinds.with_columns(pl.Series("kind", [_kind(*row) for row in kinds.iter_rows()], dtype=pl.String))
@@ -129,20 +136,20 @@ def _kind(label: str, is_op: bool, is_library: bool, domain: str | None) -> str:
 def step_marks(ranges: Ranges, end_of_file_ns: int, issues: Issues) -> tuple[pl.DataFrame, list[int]]:
     """Marks of the program's steps with their process, and the rows of `ranges.frame` that they are.
 
-    Numbered names (`step 3`, `ProfilerStep#5`) go before a name that repeats (`step`), which is counted from 0 in order.
-    Of several families (`iteration`, `step`) the one that covers most time is taken, and in each process the thread that
-    has most of it. A last step that was never closed runs to the end of the file.
+    Numbered names (`step 3`, `ProfilerStep#5`) go before a name that repeats (`step`), which is counted from 0 in
+    order. Of several families (`iteration`, `step`) the one that covers most time is taken, and in each process the
+    thread that has most of it. A last step that was never closed runs to the end of the file.
     """
     closed = ranges.frame.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
-    opened = ranges.open.with_columns(pl.lit(-1, dtype=pl.Int64).alias("row"), pl.lit(end_of_file_ns, dtype=pl.Int64).alias("end"))
+    opened = ranges.open.with_columns(
+        pl.lit(-1, dtype=pl.Int64).alias("row"), pl.lit(end_of_file_ns, dtype=pl.Int64).alias("end")
+    )
     candidates = pl.concat([closed, opened.select(closed.columns)]).filter(~pl.col("is_library") & ~pl.col("is_op"))
     candidates = candidates.filter(pl.col("name").str.contains(r"(?i)step|iter"))
-    names = {n: _step_name(n) for n in candidates["name"].unique()}
-    found = [n for n, parsed in names.items() if parsed]
-    candidates = candidates.filter(pl.col("name").is_in(found)).with_columns(
-        pl.col("name").replace_strict({n: names[n][0] for n in found}, return_dtype=pl.String).alias("family"),
-        pl.col("name").replace_strict({n: names[n][1] for n in found}, return_dtype=pl.Int64).alias("step"),
-        (pl.col("end") - pl.col("start")).alias("dur"),
+    found = [(n, *parsed) for n in candidates["name"].unique() if (parsed := _step_name(n))]
+    names = pl.DataFrame(found, schema={"name": pl.String, "family": pl.String, "step": pl.Int64}, orient="row")
+    candidates = candidates.join(names, on="name", maintain_order="left").with_columns(
+        dur=pl.col("end") - pl.col("start")
     )
     repeats = pl.col("step").is_not_null() | (pl.len().over("family", "globalTid") > 1)
     candidates = candidates.filter(repeats)
@@ -153,7 +160,9 @@ def step_marks(ranges: Ranges, end_of_file_ns: int, issues: Issues) -> tuple[pl.
     candidates = candidates.filter(pl.col("family") == family)
     marks, rows, unclosed = [], [], 0
     for (process,), of_process in candidates.partition_by("process", as_dict=True, maintain_order=True).items():
-        threads = of_process.group_by("globalTid").agg(pl.col("dur").sum()).sort("dur", "globalTid", descending=[True, False])
+        threads = (
+            of_process.group_by("globalTid").agg(pl.col("dur").sum()).sort("dur", "globalTid", descending=[True, False])
+        )
         mine = of_process.filter(pl.col("globalTid") == threads["globalTid"][0]).sort("start", "end")
         numbers = mine["step"]
         if numbers.null_count() or numbers.n_unique() < len(numbers):
@@ -224,18 +233,18 @@ def enclosing(events: pl.DataFrame, parents: Ints, launches: Ints, steps: list[i
     is_module[steps] = False
     modules = _innermost(parents, launches, is_module)
     paths: dict[int, str | None] = {-1: None}
-    for row in np.unique(modules).tolist():
-        chain = []
-        while row not in paths:
-            chain.append(row)
-            row = int(_innermost(parents, parents[row : row + 1], is_module)[0])
-        for inner, outer in zip(reversed(chain), [row, *reversed(chain)], strict=False):
-            path, label = paths[outer], events["label"][inner]
-            paths[inner] = label if path is None else f"{path}/{label}"
+    labels = events["label"]
+
+    def path(row: int) -> str | None:
+        if row not in paths:
+            outer = path(int(_innermost(parents, parents[row : row + 1], is_module)[0]))
+            paths[row] = labels[row] if outer is None else f"{outer}/{labels[row]}"
+        return paths[row]
+
     return Enclosing(
         np.where(op >= 0, op, _innermost(parents, launches, is_op)),
         _innermost(parents, launches, is_library),
-        [paths[row] for row in modules.tolist()],
+        [path(row) for row in modules.tolist()],
     )
 
 

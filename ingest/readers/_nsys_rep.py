@@ -1,6 +1,7 @@
 """Turns a closed `.nsys-rep` (or older `.qdrep`) report into SQLite with the installed Nsight Systems."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -12,6 +13,8 @@ from tracegap.ingest.errors import TraceError
 
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 _TIME_LIMIT_S = 3600
+_ERROR = re.compile(r"error: ([^\r\n]+)", re.IGNORECASE)
+"""In what nsys prints among its progress bars."""
 
 
 @contextmanager
@@ -20,6 +23,7 @@ def exported(path: Path, shown: str) -> Iterator[Path]:
 
     Raises:
         TraceError: there is no nsys (no_nsys), it is older than the report (needs_newer_nsys), or it fails (malformed).
+
     """
     nsys = shutil.which(os.environ.get("NSYS") or "nsys")
     name = Path(shown).name
@@ -35,7 +39,9 @@ def exported(path: Path, shown: str) -> Iterator[Path]:
         out = Path(folder) / "report.sqlite"
         command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "-o", str(out), str(path)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIME_LIMIT_S, check=False)  # noqa: S603
+            done = subprocess.run(  # noqa: S603  (the user's own nsys; no shell)
+                command, capture_output=True, text=True, errors="replace", timeout=_TIME_LIMIT_S, check=False
+            )
         except (OSError, subprocess.TimeoutExpired) as e:
             raise TraceError(shown, f"`nsys export` could not be run: {e}", code="no_nsys", todo="check NSYS") from e
         said = f"{done.stdout}\n{done.stderr}"
@@ -44,9 +50,11 @@ def exported(path: Path, shown: str) -> Iterator[Path]:
                 shown,
                 "the report was made by a newer Nsight Systems than the one installed here",
                 code="needs_newer_nsys",
-                todo="install the version that recorded it or a newer one, or export it there with `nsys export --type sqlite`",
+                todo="install the one that recorded it or a newer one, or there run `nsys export --type sqlite`",
             )
         if done.returncode != 0 or not out.is_file():
-            words = " ".join(said.split())[-300:]
-            raise TraceError(shown, f"`nsys export` failed (status {done.returncode}): {words}", code="malformed")
+            words = _ERROR.findall(said) or said.split("\n")[-1:]
+            raise TraceError(
+                shown, f"`nsys export` failed (status {done.returncode}): {' '.join(words)[:300]}", code="malformed"
+            )
         yield out

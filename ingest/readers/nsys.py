@@ -1,7 +1,7 @@
-"""Nsight Systems: `nsys export --type sqlite` files of any schema version since 2021, and reports where nsys is installed.
+"""Nsight Systems: files of `nsys export --type sqlite` of any version since 2021; reports where nsys is installed.
 
-Every table but StringIds is optional and columns are taken by name, since versions add, drop and move both. All times in
-an export are integer nanoseconds from the session's start.
+Every table but StringIds is optional and columns are taken by name, since versions add, drop and move both. All times
+in an export are integer nanoseconds from the session's start.
 """
 
 from collections.abc import Iterator
@@ -53,6 +53,7 @@ def read(path: Path) -> Trace:
 
     Raises:
         TraceError: empty, truncated, malformed, foreign, lfs_pointer; for reports also no_nsys and needs_newer_nsys.
+
     """
     with _database(path) as db:
         return _read(db)
@@ -101,7 +102,9 @@ def _read(db: Database) -> Trace:
     used = [(p, d) for p, d in frame.select("process", "deviceId").unique().sort("process", "deviceId").iter_rows()]
     devices = meta.devices_of(db, used, issues)
     frame = frame.with_columns(
-        pl.Series("device_id", [devices[key].device_id for key in frame.select("process", "deviceId").iter_rows()], pl.String)
+        pl.Series(
+            "device_id", [devices[key].device_id for key in frame.select("process", "deviceId").iter_rows()], pl.String
+        )
     )
     no_launch = frame["launch_ns"].null_count()
     issues.add("no_launch", "device work whose launch call is not in the file", count=no_launch)
@@ -227,7 +230,7 @@ def _steps_by_process(ops: pl.DataFrame, process: pl.Series, marks: pl.DataFrame
 
 
 def _framework(events: pl.DataFrame, ops: pl.DataFrame) -> str:
-    """pytorch where its operators or kernels show, jax where XLA's do, else cuda."""
+    """It is pytorch where its operators or kernels show, jax where XLA's do, else cuda."""
     if events["is_op"].any() or ops["name"].str.contains("at::native", literal=True).any():
         return "pytorch"
     return "jax" if events["name"].str.starts_with("TSL:").any() else "cuda"
