@@ -37,6 +37,7 @@ def _zstd_frame() -> _Decompressor:
     return cast(_Decompressor, zstandard.ZstdDecompressor().decompressobj())
 
 
+_DAMAGE = (zlib.error, cast(type[Exception], isal_zlib.error), zstandard.ZstdError)
 _CODECS = {_GZIP: ("gzip", _gzip_member), _ZSTD: ("zstd", _zstd_frame)}
 
 
@@ -102,7 +103,7 @@ class _Inflated(io.RawIOBase):
             self._member = self._make()
         try:
             piece = self._member.decompress(self._compressed)
-        except (zlib.error, isal_zlib.error, zstandard.ZstdError) as error:
+        except _DAMAGE as error:
             self._fail("malformed", f"the {self._codec} data is damaged ({error})", "copy the file again")
             return b""
         if self._member.eof:
@@ -140,7 +141,8 @@ def open_plain(path: Path) -> BinaryIO:
         raise
     if not first:
         stream.close()
-        raise TraceError(str(path), f"holds no data: the {codec[0]} stream is empty", code="empty", todo="profile again")
+        what = f"holds no data: its {codec[0]} stream is empty"
+        raise TraceError(str(path), what, code="empty", todo="profile again")
     stream._plain = first + stream._plain
     return cast(BinaryIO, stream)
 

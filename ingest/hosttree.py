@@ -25,8 +25,9 @@ class HostTree:
 def nest(thread: NDArray[Any], start_ns: Ints, dur_ns: Ints) -> HostTree:
     """Nests the spans of each thread.
 
-    Of two spans with the same extent the earlier row holds the other; a span that ends when the next one starts is closed.
-    Spans that overlap without nesting (clock trouble, merged threads) become siblings under the span that holds both.
+    Of two spans with the same extent the earlier row holds the other; a span that ends when the next one starts is
+    closed. Spans that overlap without nesting (clock trouble, merged threads) become siblings under the one that holds
+    both.
     """
     end_ns = start_ns + dur_ns
     order = np.lexsort((np.arange(len(start_ns)), -end_ns, start_ns, thread))
@@ -71,13 +72,11 @@ class Pairing:
     unmatched_ends: list[int]
 
 
-def pair(
-    thread: Sequence[int], time_ns: Sequence[int], is_end: Sequence[bool], name: Sequence[str | None]
-) -> Pairing:
+def pair(thread: Sequence[int], time_ns: Sequence[int], is_end: Sequence[bool], name: Sequence[str | None]) -> Pairing:
     """Pairs begin with end events of each thread, as a stack.
 
-    At one moment, ends come first for what began before it, then begins, then ends of what began at it. An end that has a
-    name closes the innermost open slice of that name, and those inside it never end.
+    At one moment, ends come first for what began before it, then begins, then ends of what began at it. An end that has
+    a name closes the innermost open slice of that name, and those inside it never end.
     """
     result = Pairing([], [], [], [])
     rows = sorted(range(len(thread)), key=lambda i: (thread[i], time_ns[i], i))

@@ -1,4 +1,4 @@
-"""Rows of `collectives` from the metadata that PyTorch copies onto collective kernels, or from what else names the call."""
+"""Rows of `collectives`: from the metadata that PyTorch copies onto collective kernels, or what else names the call."""
 
 import json
 import math
@@ -39,23 +39,29 @@ class Groups:
 
 
 def collectives(
-    ops: dict[str, list[Any]], op_rows: list[int], host_rows: list[int], host: Host, comm_args: dict[int, Args], groups: Groups
-) -> pl.DataFrame:  # fmt: skip
+    ops: dict[str, list[Any]],
+    *,
+    op_events: list[int],
+    host_rows: list[int],
+    host: Host,
+    comm_args: dict[int, Args],
+    groups: Groups,
+) -> pl.DataFrame:
     """One row for each collective of `ops`.
 
-    `op_rows` are the event numbers of the ops (NONE: they are host spans), `host_rows` the calls that launched them or the
-    spans that they are.
+    `op_events` are the event numbers of the ops (NONE: they are host spans), `host_rows` the calls that launched them
+    or the spans that they are.
     """
     rows = []
     for i, op_class in enumerate(ops["op_class"]):
         if op_class != OpClass.COLLECTIVE:
             continue
-        if op_rows[i] == NONE:
+        if op_events[i] == NONE:
             rows.append(_of_span(ops["op_id"][i], host_rows[i], host, groups))
         else:
-            args = comm_args.get(op_rows[i]) or _args_around(host_rows[i], host, comm_args)
+            args = comm_args.get(op_events[i]) or _args_around(host_rows[i], host, comm_args)
             rows.append(_of_metadata(ops["op_id"][i], ops["name"][i], args, groups))
-    return pl.DataFrame(rows, schema=COLLECTIVES, orient="row")
+    return pl.DataFrame(rows, schema=COLLECTIVES)
 
 
 def _args_around(row: int, host: Host, comm_args: dict[int, Args]) -> Args:
@@ -77,24 +83,23 @@ def _of_metadata(op_id: int, kernel: str, args: Args, groups: Groups) -> dict[st
     ranks = _rank_list(args.group_ranks) or groups.ranks(name) or _stepped_ranks(args, size)
     dtype = DTYPES.get(args.dtype) if isinstance(args.dtype, str) else None
     peer = {CollectiveKind.SEND: args.dst_rank, CollectiveKind.RECV: args.src_rank}.get(kind) if kind else None
-    return _row(op_id, kind, name, ranks, size, integer(args.seq), _message_bytes(kind, args, size, dtype), dtype, integer(peer))
-
-
-def _row(
-    op_id: int, kind: CollectiveKind | None, name: str | None, ranks: list[int] | None, size: int | None, seq: int | None,
-    message_bytes: int | None, dtype: str | None, peer: int | None,
-) -> dict[str, Any]:  # fmt: skip
-    text = json.dumps(ranks, separators=(",", ":")) if ranks else None
-    return {
+    return _group_columns(name, ranks, size) | {
         "op_id": op_id,
         "collective": None if kind is None else str(kind),
+        "seq": integer(args.seq),
+        "message_bytes": _message_bytes(kind, args, size, dtype),
+        "dtype": dtype,
+        "peer": integer(peer),
+    }
+
+
+def _group_columns(name: str | None, ranks: list[int] | None, size: int | None) -> dict[str, Any]:
+    """The same `group_id` on each rank of a group: names alone repeat, ranks alone may have several groups."""
+    text = json.dumps(ranks, separators=(",", ":")) if ranks else None
+    return {
         "group_id": " ".join(part for part in (name, text) if part) or None,
         "group_ranks": text,
         "group_size": len(ranks) if ranks else size,
-        "seq": seq,
-        "message_bytes": message_bytes,
-        "dtype": dtype,
-        "peer": peer,
     }
 
 
@@ -131,7 +136,12 @@ def _of_span(op_id: int, row: int, host: Host, groups: Groups) -> dict[str, Any]
         if kind is CollectiveKind.ALL_GATHER:
             message = message * size if size else None
     dtype = known[0][1] if known else None
-    return _row(op_id, kind, name, ranks, size, None, message, dtype, None)
+    return _group_columns(name, ranks, size) | {
+        "op_id": op_id,
+        "collective": None if kind is None else str(kind),
+        "message_bytes": message,
+        "dtype": dtype,
+    }
 
 
 def _shapes(dims: Any) -> Iterator[list[int]]:

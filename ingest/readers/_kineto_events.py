@@ -1,4 +1,4 @@
-"""Blocks of Kineto events to columns, sorted by what they are: work of a device, spans of host threads, counters, markers."""
+"""Blocks of Kineto events to columns, sorted by what they are: work of a device, spans of host threads, samples."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,9 +18,11 @@ NONE = -1
 
 
 class Role(IntEnum):
-    """What an event of a category is to us."""
+    """What an event is to us."""
 
-    IGNORED = 0  # labels, waits and windows: structure, or shown on a device lane without being work
+    IGNORED = -2  # flows and names of rows: only counted
+    LOOK = -1  # no complete span, but it may hold something: begins, ends, samples
+    LABEL = 0  # labels, waits and windows, on a lane of a device without being its work
     KERNEL = 1
     COPY = 2
     MEMSET = 3
@@ -54,17 +56,23 @@ _ROLES = {
     "privateuse1_driver": Role.RUNTIME,
     "cpu_op": Role.OP,
     "operator": Role.OP,
-    "gpu_user_annotation": Role.IGNORED,
-    "privateuse1_user_annotation": Role.IGNORED,
-    "cuda_sync": Role.IGNORED,
-    "xpu_sync": Role.IGNORED,
-    "cuda_event": Role.IGNORED,
-    "cuda_profiler_range": Role.IGNORED,
-    "hardware_counters": Role.IGNORED,
-    "collective_comm": Role.IGNORED,
-    "trace": Role.IGNORED,
+    "gpu_user_annotation": Role.LABEL,
+    "privateuse1_user_annotation": Role.LABEL,
+    "cuda_sync": Role.LABEL,
+    "xpu_sync": Role.LABEL,
+    "cuda_event": Role.LABEL,
+    "cuda_profiler_range": Role.LABEL,
+    "hardware_counters": Role.LABEL,
+    "collective_comm": Role.LABEL,
+    "trace": Role.LABEL,
 }
-"""By `cat` in small letters (1.8 to 1.11 write Kernel, Memcpy, Operator, Runtime); what is not here is a span of a host thread."""
+"""By `cat` in small letters (1.8 to 1.11 write Kernel, Operator, Runtime); any other complete event is a host span."""
+
+
+def _role(ph: Any, cat: Any) -> Role:
+    if ph == "X":
+        return _ROLES.get(cat.lower() if isinstance(cat, str) else "", Role.HOST)
+    return Role.IGNORED if ph in ("s", "f", "t", "M") else Role.LOOK
 
 
 class Ids(dict[Any, int]):
@@ -93,9 +101,10 @@ def integer(value: Any) -> int | None:
 
 def _ids(values: list[Any]) -> Ints:
     """Ids as a column: positive ones as they are, all else NONE (correlation 0 means that there is none)."""
-    if not {*map(type, values)} <= {int, type(None)} or any(v is not None and v >= 2**63 for v in values):
-        values = [integer(v) for v in values]
-    return np.array([v if v is not None and v > 0 else NONE for v in values], np.int64)
+    if {*map(type, values)} != {int} or max(values) >= 2**63:
+        values = [NONE if v is None or (number := integer(v)) is None else number for v in values]
+    column = np.array(values, np.int64)
+    return np.where(column > 0, column, NONE)
 
 
 class Columns:
@@ -131,6 +140,8 @@ class Collector:
     missing_durations: int = 0
     first_ns: int | None = None
     last_end_ns: int | None = None
+    device_args: set[Any] = field(default_factory=set)
+    """The values of `device` in the arguments of device work; None where there is none."""
     comm_args: dict[int, Args] = field(default_factory=dict)
     """Collective metadata of kernels and host ops, by event number."""
     call_bytes: dict[int, int] = field(default_factory=dict)
@@ -139,37 +150,38 @@ class Collector:
     """`ProfilerStep#N` copies on device lanes."""
     counters: list[tuple[str, str, int, float]] = field(default_factory=list)
     """(device, name, ns, value)."""
-    _roles: dict[Any, Role] = field(default_factory=dict)
+    _marks: Ids = field(default_factory=Ids)
     _events: int = 0
 
     def __post_init__(self) -> None:
         self._device = Columns(
             "order", "start", "dur", "name", "role", "device", "stream", "corr", "ext", "bytes", "sound"
         )
-        self._host = Columns("order", "start", "dur", "name", "cat", "pid", "tid", "role", "corr", "ext", "shape", "seq")
+        self._host = Columns(
+            "order", "start", "dur", "name", "cat", "pid", "tid", "role", "corr", "ext", "shape", "seq"
+        )
         self._slices: list[tuple[int, int, bool, Event]] = []
-
-    def role(self, cat: Any) -> Role:
-        """What events of a category are."""
-        if cat not in self._roles:
-            self._roles[cat] = _ROLES.get(cat.lower() if isinstance(cat, str) else "", Role.HOST)
-        return self._roles[cat]
 
     def add(self, block: Block) -> None:
         """Takes the events of a block."""
         events = block.events
         first = self._events
         self._events += len(events)
-        kinds = [(e.ph, e.cat) for e in events]
-        self.phases.update(kinds)
-        n = len(events)
-        role = np.fromiter((self.role(cat) if ph == "X" else -1 for ph, cat in kinds), np.int8, n)
-        self._take_others(block, first, kinds, role)
-        spans = role >= 0
+        ph, cat = self._marks.of([e.ph for e in events]), self._marks.of([e.cat for e in events])
+        codes, inverse, counts = np.unique(ph.astype(np.int64) << 32 | cat, return_inverse=True, return_counts=True)
+        names = list(self._marks)
+        kinds = [(names[code >> 32], names[code & 0xFFFFFFFF]) for code in codes.tolist()]
+        for kind, count in zip(kinds, counts.tolist(), strict=True):
+            self.phases[kind] += count
+        role = np.array([_role(*kind) for kind in kinds], np.int8)[inverse]
+        others = np.flatnonzero((role == Role.LOOK) | (role == Role.LABEL))
+        if len(others):
+            self._take_others(block, first, others.tolist())
+        spans = role >= Role.LABEL
         lost = spans & ~block.has_start
-        self.lost_timestamps += int(lost.sum())
         if lost.any():
-            role[lost] = -1
+            self.lost_timestamps += int(lost.sum())
+            role[lost] = Role.IGNORED
             spans &= block.has_start
         self._extend(block.start_ns[spans], block.dur_ns[spans])
         device = (role >= Role.KERNEL) & (role <= Role.MEMSET)
@@ -190,6 +202,7 @@ class Collector:
         self.negative_durations += int((dur < 0).sum())
         self.missing_durations += int((~has_dur).sum())
         args = [e.args for e in events]
+        self.device_args.update([a.device for a in args])
         ext = [a.external_id if a.external_id is not None else a.external_id_18 for a in args]
         self._device.add(
             order=rows + first,
@@ -201,7 +214,7 @@ class Collector:
             stream=self.texts.of([str(e.tid if e.args.stream is None else e.args.stream) for e in events]),
             corr=_ids([a.correlation for a in args]),
             ext=_ids(ext),
-            bytes=np.array([-1 if (b := integer(a.bytes)) is None else b for a in args], np.int64),
+            bytes=np.array([NONE if a.bytes is None or (b := integer(a.bytes)) is None else b for a in args], np.int64),
             sound=(dur >= 0) & has_dur,
         )
         for row, a in zip(rows.tolist(), args, strict=True):
@@ -240,8 +253,8 @@ class Collector:
             dur=np.maximum(dur, 0),
             name=self.texts.of([_text(e.name) for e in events]),
             cat=self.texts.of([e.cat for e in events]),
-            pid=self.texts.of([str(e.pid) for e in events]),
-            tid=self.texts.of([str(e.tid) for e in events]),
+            pid=self.texts.of([e.pid for e in events]),
+            tid=self.texts.of([e.tid for e in events]),
             role=roles,
             corr=corr,
             ext=ext,
@@ -249,23 +262,20 @@ class Collector:
             seq=seq,
         )
 
-    def _take_others(self, block: Block, first: int, kinds: list[tuple[Any, Any]], role: NDArray[np.int8]) -> None:
-        """Begin and end events, memory samples, counters, labels on device lanes, entries that are no event."""
-        for i in np.flatnonzero(role <= Role.IGNORED).tolist():
-            ph, cat = kinds[i]
-            if ph in ("s", "f", "t", "M"):
-                continue
+    def _take_others(self, block: Block, first: int, rows: list[int]) -> None:
+        """Begin and end events, memory samples, labels on device lanes, entries that are no event."""
+        for i in rows:
             event = block.events[i]
-            if ph in ("B", "E"):
+            if event.ph in ("B", "E"):
                 if block.has_start[i]:
-                    self._slices.append((i + first, int(block.start_ns[i]), ph == "E", event))
+                    self._slices.append((i + first, int(block.start_ns[i]), event.ph == "E", event))
                 else:
                     self.lost_timestamps += 1
-            elif ph == "X":
-                self.gpu_step_labels += cat != "Trace" and str(event.name).startswith("ProfilerStep#")
-            elif ph == "i" and event.name == "[memory]" and block.has_start[i]:
+            elif event.ph == "X":
+                self.gpu_step_labels += event.cat != "Trace" and str(event.name).startswith("ProfilerStep#")
+            elif event.ph == "i" and event.name == "[memory]" and block.has_start[i]:
                 self._sample_memory(event.args, int(block.start_ns[i]))
-            elif ph is None and event.name is None and event.cat is None:
+            elif event.ph is None and event.name is None and event.cat is None:
                 self.empty += 1
 
     def _sample_memory(self, args: Args, at_ns: int) -> None:
@@ -294,15 +304,15 @@ class Collector:
             start = np.array([s[1] for s in begins], np.int64)
             end = np.array([slices[i][1] for i in pairs.ends], np.int64)
             self._extend(start, end - start)
-            roles = [max(self.role(s[3].cat), Role.RUNTIME) for s in begins]
+            roles = [max(_role("X", s[3].cat), Role.RUNTIME) for s in begins]
             self._host.add(
                 order=np.array([s[0] for s in begins], np.int64),
                 start=start,
                 dur=end - start,
                 name=self.texts.of([_text(s[3].name) for s in begins]),
                 cat=self.texts.of([s[3].cat for s in begins]),
-                pid=self.texts.of([str(s[3].pid) for s in begins]),
-                tid=self.texts.of([str(s[3].tid) for s in begins]),
+                pid=self.texts.of([s[3].pid for s in begins]),
+                tid=self.texts.of([s[3].tid for s in begins]),
                 role=np.array(roles, np.int8),
                 corr=_ids([s[3].args.correlation for s in begins]),
                 ext=_ids([s[3].args.external_id for s in begins]),

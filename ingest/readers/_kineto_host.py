@@ -1,4 +1,4 @@
-"""Host side of a Kineto trace: spans with kind, nesting, framework op and module path, as the device side asks for them."""
+"""Host side of a Kineto trace: spans with kind, nesting, framework op and module path; and what launched what."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,7 +12,7 @@ from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.aten import Described
 from tracegap.ingest.classify.host import host_kind
 from tracegap.ingest.hosttree import HostTree, nest
-from tracegap.ingest.readers._kineto_events import NONE, Ints, Role
+from tracegap.ingest.readers._kineto_events import NONE, Ids, Ints, Role
 from tracegap.ingest.trace import shapes_json
 
 _MODULE = "nn.Module: "
@@ -40,8 +40,11 @@ class Host:
     def __post_init__(self) -> None:
         c = self.columns
         pair = c["pid"].astype(np.int64) * len(self.texts) + c["tid"]
-        found, self.thread = np.unique(pair, return_inverse=True)
-        self.threads = [f"{self.texts[p // len(self.texts)]}/{self.texts[p % len(self.texts)]}" for p in found.tolist()]
+        found, inverse = np.unique(pair, return_inverse=True)
+        number = Ids()  # some versions write ids now as numbers, now as text: the same text is the same thread
+        n = len(self.texts)
+        same = number.of([f"{self.texts[p // n]}/{self.texts[p % n]}" for p in found.tolist()])
+        self.thread, self.threads = same.astype(np.int64)[inverse], list(number)
         label = c["name"].astype(np.int64) * len(self.texts) + c["cat"]
         found, inverse = np.unique(label, return_inverse=True)
         kinds = [_kind(self.texts[n // len(self.texts)], self.texts[n % len(self.texts)]) for n in found.tolist()]
@@ -53,6 +56,8 @@ class Host:
         if not self.has_modules:
             self.is_module = self.kind == "annotation"
         self._described: dict[tuple[int, int], Described] = {}
+        self._formula: dict[tuple[int, int], bool] = {}
+        self._shapes_texts: dict[int, str | None] = {NONE: None}
         self._paths: dict[int, str | None] = {NONE: None}
         self._forward: dict[int, int] | None = None
 
@@ -76,16 +81,23 @@ class Host:
 
     def shapes_text(self, row: int) -> str | None:
         """Shapes of the inputs as `ops.shapes` has them."""
-        dims = self.inputs(int(self.columns["shape"][row]))[0]
-        return shapes_json(dims) if dims else None
+        shape = int(self.columns["shape"][row])
+        if shape not in self._shapes_texts:
+            dims = self.inputs(shape)[0]
+            self._shapes_texts[shape] = shapes_json(dims) if dims else None
+        return self._shapes_texts[shape]
 
     def has_formula(self, row: int) -> bool:
         """Whether a row is a framework op whose work is known by name: no wrapper, view or autograd node."""
-        name = self.name(row)
-        return not aten.is_wrapper(name) and not aten.is_view(name) and self.described(row).op_class is not None
+        key = (int(self.columns["name"][row]), int(self.columns["shape"][row]))
+        if key not in self._formula:
+            name = self.name(row)
+            structure = aten.is_wrapper(name) or aten.is_view(name)
+            self._formula[key] = not structure and self.described(row).op_class is not None
+        return self._formula[key]
 
     def framework_op(self, row: int) -> int:
-        """The innermost framework op around a span (or itself) that has a formula; without one the innermost; or NONE."""
+        """The innermost framework op from a span outwards that has a formula; if none has, the innermost; or NONE."""
         innermost = NONE
         parent = self.tree.parent
         while row >= 0:
@@ -171,7 +183,7 @@ def find_launches(device: dict[str, NDArray[Any]], host: Host) -> Launches:
 
 
 def _choose(calls: Ints, start: int, ext: int, host: Host) -> tuple[int, bool]:
-    """The call of several with one correlation id that launched work at `start`: (row or NONE, whether it is unsure)."""
+    """Which of several calls with one correlation id launched work at `start`: (row or NONE, whether it is unsure)."""
     if len(set(host.columns["pid"][calls].tolist())) > 1:
         same = calls[host.columns["ext"][calls] == ext] if ext >= 0 else calls[:0]
         return (int(same[0]), False) if len(same) == 1 else (NONE, True)

@@ -119,7 +119,7 @@ def _text_ns(text: bytes) -> Decimal | None:
     return value if value.is_finite() and abs(value) < 2**62 else None
 
 
-def _exact_times(text: bytes, n: int) -> tuple[NDArray[np.int64], ...]:
+def _exact_times(text: bytes, n: int) -> tuple[NDArray[Any], ...]:
     starts, durs = np.zeros(n, np.int64), np.zeros(n, np.int64)
     has_start, has_dur = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     for i, raw in enumerate(_TIMES.decode(text)):
@@ -134,8 +134,8 @@ def _exact_times(text: bytes, n: int) -> tuple[NDArray[np.int64], ...]:
 def times_ns(text: bytes, events: list[Event]) -> tuple[NDArray[Any], ...]:
     """Start and duration of each event in ns, and whether it has them; both ends are rounded, never the length.
 
-    `text` is the JSON array that the events were decoded from: where doubles would lose digits or the times are strings,
-    they are taken from it as decimals.
+    `text` is the JSON array that the events were decoded from: where doubles would lose digits or the times are
+    strings, they are taken from it as decimals.
     """
     ts, dur = [e.ts for e in events], [e.dur for e in events]
     kinds = {*map(type, ts), *map(type, dur)}
@@ -179,7 +179,7 @@ class KinetoText:
     damaged_events: int = 0
 
     def blocks(self) -> Iterator[Block]:
-        """All whole events. Raises `TraceError` (foreign, empty, truncated, malformed, interleaved) if there can be none."""
+        """All whole events. Raises `TraceError` (foreign, empty, truncated, interleaved) if there can be none."""
         head, text = self._find_events()
         offset, searched = len(head), 0
         closed: int | None = None
@@ -255,7 +255,7 @@ class KinetoText:
         )
 
     def _finish(self, head: bytes, tail: bytes | None, offset: int) -> None:
-        """Metadata, and whether the document is whole. `tail` is the text behind the list's `]`, None if there is no `]`."""
+        """Metadata, and whether the document is whole. `tail` stands behind the list's `]`, None if it has none."""
         if tail is None:
             if not self.bare_array and "truncated" not in self.issues.by_code:
                 self._truncated(offset)
@@ -344,7 +344,7 @@ class KinetoText:
                 end = at - 1
             else:
                 return self._whole_repaired(text, blocks)
-            if not text[end : end + 1] == b"]":
+            if text[end : end + 1] != b"]":
                 return False, None
             inner = text[:end].rstrip(b" \t\r\n,")
             if inner:
@@ -372,11 +372,11 @@ class KinetoText:
             return False, None
         self.null_fields += nulls
         self.issues.add("not_a_number", "inf or nan in place of a number, read as null", count=nulls)
-        self.issues.add("raw_text", "raw control characters, escapes or bytes in a string, kept repaired", count=strings)
+        self.issues.add("raw_text", "raw control characters or bytes in a string, kept repaired", count=strings)
         return closed is None, closed
 
     def _prefix(self, text: bytes, blocks: list[Block]) -> tuple[int, int | None]:
-        """Decodes what stands before the first damaged event: (its start, length of the damage or None if it never ends)."""
+        """Decodes what stands before the first damaged event: (its start, its length or None if it never ends)."""
         bounds = [0, *(m.end() for m in _BOUNDARY.finditer(text))]
 
         def decodes(start: int, end: int) -> bool:
@@ -472,4 +472,5 @@ def _lenient(text: bytes) -> Event:
         entry = msgspec.json.decode(text)
     if not isinstance(entry, dict):
         return Event()
-    return Event(**{k: entry.get(k) for k in ("ph", "cat", "name", "pid", "tid", "ts", "dur")})
+    known: dict[str, Any] = {k: entry.get(k) for k in ("ph", "cat", "name", "pid", "tid", "ts", "dur")}
+    return Event(**known)

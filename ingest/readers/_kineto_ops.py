@@ -14,6 +14,7 @@ from tracegap.ingest.readers._kineto_host import Host, Launches
 from tracegap.ingest.trace import OPS
 from tracegap.models.ops import OpClass
 
+_CPU_BACK_ENDS = ("gloo:", "mpi:", "ucc:")
 COLLECTIVE_NOTE = "communication: its size stands in collectives"
 
 
@@ -47,9 +48,13 @@ def split_exactly(total: int, weights: list[int]) -> list[int]:
     return parts
 
 
-def device_ops(device: dict[str, NDArray[Any]], host: Host, launches: Launches, call_bytes: dict[int, int],
-               comm: set[int]) -> OpRows:  # fmt: skip
-    """Kernels, copies and fills in the file's order. `comm` holds event numbers of kernels with collective metadata."""
+def device_ops(
+    device: dict[str, NDArray[Any]], host: Host, launches: Launches, call_bytes: dict[int, int], comm: set[int]
+) -> OpRows:
+    """Kernels, copies and fills in the file's order.
+
+    `call_bytes` has the size that a copy's call states, `comm` the kernels with collective metadata, by event number.
+    """
     n = len(device["order"])
     calls: list[int] = launches.call.tolist()
     framework = _framework_ops(device, host, launches.call)
@@ -101,7 +106,8 @@ def _framework_ops(device: dict[str, NDArray[Any]], host: Host, calls: Ints) -> 
     """
     of_call = {c: host.framework_op(c) for c in set(calls.tolist()) if c >= 0}
     found = [of_call.get(c, NONE) for c in calls.tolist()]
-    missing = [i for i, f in enumerate(found) if f < 0 and device["ext"][i] >= 0 and device["ext"][i] != device["corr"][i]]
+    own_ext = (device["ext"] >= 0) & (device["ext"] != device["corr"])
+    missing = [i for i in np.flatnonzero(own_ext).tolist() if found[i] < 0]
     if not missing:
         return found
     ops = np.flatnonzero(host.is_op & (host.columns["ext"] >= 0))
@@ -134,7 +140,8 @@ def _charge(values: dict[str, list[Any]], op: int, kernels: list[int], host: Hos
                 "its launch is not in the file" if calls[i] < 0 else "no framework op around its launch"
             )
         else:
-            values["cost_note"][i] = described.note or (None if known else f"no formula for {values['framework_op'][i]}")
+            unknown = None if known else f"no formula for {values['framework_op'][i]}"
+            values["cost_note"][i] = described.note or unknown
     if described is None or not known:
         return
     for column, total in (("flops", described.flops), ("bytes", described.bytes)):
@@ -147,12 +154,11 @@ def _charge(values: dict[str, list[Any]], op: int, kernels: list[int], host: Hos
 def cpu_ops(host: Host) -> tuple[OpRows, list[int]]:
     """Framework ops that do the work where there is no device but the CPU, and the rows of the spans that they are.
 
-    An op with a formula counts whole, though it calls others; one without counts when nothing inside it does, unless it is
-    a view, an allocation or a wrapper. Communication counts by the spans of its back end (`gloo:all_reduce`).
+    An op with a formula counts whole, though it calls others; one without counts when nothing inside it does, unless it
+    is a view, an allocation or a wrapper. Communication counts by the spans of its back end (`gloo:all_reduce`).
     """
-    comm = [
-        int(r) for r in np.flatnonzero(host.kind == "collective") if host.name(r).startswith(("gloo:", "mpi:", "ucc:"))
-    ]
+    spans = np.flatnonzero(host.kind == "collective").tolist()
+    comm = [row for row in spans if host.name(row).startswith(_CPU_BACK_ENDS)]
     chosen = sorted([*_working_ops(host), *comm])
     rows = OpRows(len(chosen))
     values = rows.values

@@ -31,6 +31,7 @@ _SIGNS = re.compile(
 )
 """Words of Kineto's file; and `nodes` of PyTorch's execution traces, so that `read` can say what such a file is."""
 
+_OTHER_ACCELERATORS = {"mtia_ccp_events", "mtia_workloadd", "hpu_op", "privateuse1_kernel", "privateuse1_device"}
 _EARLIEST_UNIX_NS = 10**18  # September 2001: smaller times are no Unix times
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
 _RANK_IN_NAME = re.compile(r"(?:^|[^A-Za-z])(?:rank|worker)[-_]?(\d+)(?![0-9A-Za-z])", re.IGNORECASE)
@@ -44,14 +45,15 @@ _CONFIG = (
 def sniff(name: str, head: bytes) -> bool:
     """Whether a file that begins with `head` may be Kineto's: JSON with events, and not XLA's Chrome JSON."""
     del name
-    return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") and not _XLA.search(head) and bool(_SIGNS.search(head))
+    is_json = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
+    return is_json and not _XLA.search(head) and bool(_SIGNS.search(head))
 
 
 def read(path: Path) -> Trace:
     """Reads one file.
 
-    Raises `TraceError` with code empty, truncated, malformed, foreign (no Kineto trace) or interleaved (two processes wrote
-    into the file) if nothing of it can be used; smaller damage is counted in the trace's issues.
+    Raises `TraceError` with code empty, truncated, malformed, foreign (no Kineto trace) or interleaved (two processes
+    wrote into the file) if nothing of it can be used; smaller damage is counted in the trace's issues.
     """
     issues = Issues()
     collected = Collector()
@@ -74,12 +76,19 @@ def read(path: Path) -> Trace:
     if len(device["order"]):
         rows = device_ops(kept, host, launches, collected.call_bytes, set(collected.comm_args))
         comms = collectives(
-            rows.values, kept["order"].tolist(), launches.call.tolist(), host, collected.comm_args, groups
+            rows.values,
+            op_events=kept["order"].tolist(),
+            host_rows=launches.call.tolist(),
+            host=host,
+            comm_args=collected.comm_args,
+            groups=groups,
         )
-        devices = _devices(rows, kept, host, metadata, issues)
+        devices = _devices(rows, facts, metadata, issues)
     else:
         rows, spans = cpu_ops(host)
-        comms = collectives(rows.values, [NONE] * rows.n, spans, host, collected.comm_args, groups)
+        comms = collectives(
+            rows.values, op_events=[NONE] * rows.n, host_rows=spans, host=host, comm_args={}, groups=groups
+        )
         devices = [Device(device_id="cpu", kind="cpu", name=None)] if rows.n else []
     origin, shift = _origin(metadata, collected)
     facts["ts_offset_ns"] = shift
@@ -140,7 +149,8 @@ def _rank(info: dict[str, Any], path: Path, issues: Issues) -> int | None:
 
 
 def _config(metadata: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
-    config = {f"torch.profiler.{key}": metadata[key] for key in _CONFIG if isinstance(metadata.get(key), int | float | str)}
+    plain = {key: metadata.get(key) for key in _CONFIG}
+    config = {f"torch.profiler.{key}": value for key, value in plain.items() if isinstance(value, int | float | str)}
     config |= {f"distributed.{k}": info[k] for k in ("backend", "nccl_version", "pg_count") if k in info}
     listed = info.get("pg_config")
     for group in listed if isinstance(listed, list) else []:
@@ -163,7 +173,9 @@ def _warnings(metadata: dict[str, Any], issues: Issues) -> None:
 
 
 def _count_issues(issues: Issues, collected: Collector, launches: Launches, facts: dict[str, Any]) -> None:
-    issues.add("lost_timestamp", "spans without a start, left out", count=collected.lost_timestamps, severity="data_loss")
+    issues.add(
+        "lost_timestamp", "spans without a start, left out", count=collected.lost_timestamps, severity="data_loss"
+    )
     issues.add(
         "negative_duration",
         "spans of negative length: work of a device is left out, host spans are kept with length 0",
@@ -171,15 +183,18 @@ def _count_issues(issues: Issues, collected: Collector, launches: Launches, fact
         severity="data_loss",
     )
     issues.add(
-        "missing_duration", "work of a device without a length, left out", count=collected.missing_durations,
+        "missing_duration",
+        "work of a device without a length, left out",
+        count=collected.missing_durations,
         severity="data_loss",
-    )  # fmt: skip
+    )
     issues.add("open_slice", "slices begin (B) and never end (E), left out", count=facts["unmatched_begin"])
     issues.add("unmatched_end", "slices end (E) that never began (B)", count=facts["unmatched_end"])
     issues.add(
-        "no_launch", "device work whose launch is not in the file: busy time of no step",
+        "no_launch",
+        "device work whose launch is not in the file: busy time of no step",
         count=facts["gpu_events_without_launch"],
-    )  # fmt: skip
+    )
     issues.add("ambiguous_launch", "device work whose correlation id several processes used", count=launches.ambiguous)
     issues.add(
         "start_before_launch", "device work that starts before its launch: clocks disagree", count=launches.before_call
@@ -221,15 +236,17 @@ def _facts(collected: Collector, text: KinetoText, device: dict[str, NDArray[Any
     shaped = np.array([bool(key[0]) for key in host.shapes] + [False], np.bool_)
     facts["cpu_ops"] = int(ops.sum())
     facts["cpu_ops_with_input_dims"] = int(shaped[host.columns["shape"][ops]].sum()) if ops.any() else 0
-    facts["gpu_device_arg"] = sorted({str(host.texts[i]) for i in np.unique(device["device"]).tolist()})
-    kernels = [a for order, a in collected.comm_args.items() if order in set(device["order"].tolist())]
+    facts["gpu_device_arg"] = sorted(map(str, collected.device_args))
+    facts["gpu_streams"] = len(np.unique(device["stream"][role == Role.KERNEL]))
+    on_device = set(device["order"].tolist())
+    kernels = [a for order, a in collected.comm_args.items() if order in on_device]
     facts["kernels_with_collective_args"] = dict(Counter(str(a.collective) for a in kernels))
     facts["ts_min_ns"], facts["end_max_ns"] = collected.first_ns, collected.last_end_ns
     for key in ("schemaVersion", "displayTimeUnit", "baseTimeNanoseconds"):
         facts[key] = text.metadata.get(key)
     properties = _properties(text.metadata)
     facts["devices"] = [[p.get("name"), p.get("numSms")] for p in properties]
-    steps = np.flatnonzero(host.kind == "step")
+    steps = np.flatnonzero(host.kind == "step").tolist()
     facts["steps"] = len({host.name(r) for r in steps})
     facts["step_dur_ns"] = {host.name(r): int(host.columns["dur"][r]) for r in steps}
     return facts
@@ -240,9 +257,7 @@ def _properties(metadata: dict[str, Any]) -> list[dict[str, Any]]:
     return [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
 
 
-def _devices(
-    rows: OpRows, kept: dict[str, NDArray[Any]], host: Host, metadata: dict[str, Any], issues: Issues
-) -> list[Device]:
+def _devices(rows: OpRows, facts: dict[str, Any], metadata: dict[str, Any], issues: Issues) -> list[Device]:
     """The devices that did work, with their properties.
 
     ROCm numbers devices by node, so the number in an event may not be one of `deviceProperties`: then what all listed
@@ -250,9 +265,7 @@ def _devices(
     """
     properties = _properties(metadata)
     by_id = {str(p.get("id")): p for p in properties}
-    cats = set(str(c).lower() for c in host.texts if isinstance(c, str))
-    gpu = len(kept["order"]) > 0 and not cats & {"mtia_ccp_events", "hpu_op"}
-    kind: DeviceKind = "gpu" if gpu else "accelerator"
+    kind: DeviceKind = "accelerator" if _OTHER_ACCELERATORS & facts["by_cat"].keys() else "gpu"
     devices = []
     for device_id in sorted(set(rows.values["device_id"])):
         entry = by_id.get(device_id)
@@ -309,19 +322,17 @@ def _host_frame(host: Host, shift: int) -> pl.DataFrame:
 
 
 def _step_marks(host: Host, shift: int) -> pl.DataFrame:
-    rows = []
-    for row in np.flatnonzero(host.kind == "step").tolist():
-        if found := _STEP.match(host.name(row)):
-            rows.append(
-                {
-                    "step": int(found[1]),
-                    "device_id": None,
-                    "start_ns": int(host.columns["start"][row]) - shift,
-                    "dur_ns": int(host.columns["dur"][row]),
-                    "source": "profiler_step",
-                    "thread": host.threads[host.thread[row]],
-                }
-            )
+    rows = [
+        {
+            "step": int(found[1]),
+            "start_ns": int(host.columns["start"][row]) - shift,
+            "dur_ns": int(host.columns["dur"][row]),
+            "source": "profiler_step",
+            "thread": host.threads[host.thread[row]],
+        }
+        for row in np.flatnonzero(host.kind == "step").tolist()
+        if (found := _STEP.match(host.name(row)))
+    ]
     return pl.DataFrame(rows, schema=STEP_MARKS)
 
 
