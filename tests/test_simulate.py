@@ -65,6 +65,7 @@ def test_every_nanosecond_is_in_one_state_and_one_bucket(name: str) -> None:
     for row in truth(name)["steps"]:
         buckets = row["buckets"]
         assert sum(row[s] for s in STATES) == row["wall_ns"] == sum(buckets.values())
+        assert sum(row["shares_ns"].values()) == row["compute_ns"]
         assert buckets["exposed_copy_ns"] == row["exposed_copy_ns"]
         assert sum(v for k, v in buckets.items() if k.startswith("idle_")) == row["idle_ns"]
         assert sum(v for k, v in buckets.items() if k.startswith("comm_")) == row["exposed_comm_ns"]
@@ -306,8 +307,8 @@ def test_account_of_a_step_by_hand(sim: Any) -> None:
         truth_.Device(label={"rank": i}, ops=o, spans=host, mark_thread="t") for i, o in enumerate((ours, theirs))
     ]
     chip = truth_.Chip(matrix_flops_per_s=2 * 10**9, vector_flops_per_s=10**9, hbm_bytes_per_s=2 * 10**9)
-    row = truth_.Truth(devices, chip, lambda _: 15).step_rows()[0]
-    assert {k: v for k, v in row.items() if k != "buckets"} == {
+    row = truth_.Truth(devices, chip, lambda _: 15).step_rows(lambda op: op.name)[0]
+    assert {k: v for k, v in row.items() if k not in ("buckets", "shares_ns")} == {
         "rank": 0,
         "step": 0,
         "start_ns": 10,
@@ -317,6 +318,7 @@ def test_account_of_a_step_by_hand(sim: Any) -> None:
         "exposed_copy_ns": 4,
         "idle_ns": 46,
     }
+    assert row["shares_ns"] == {"matmul": 9, "custom": 1}
     assert {k.removesuffix("_ns"): v for k, v in row["buckets"].items() if v} == {
         "useful_math": 3,  # 6 FLOP at 2 a nanosecond
         "memory_bound": 2,  # 10 bytes at 2 a nanosecond take 5

@@ -222,8 +222,7 @@ class Worker(Rank):
         rows = tensor(j.sequences, j.seq, j.heads, d, strides=[3 * j.seq * j.hidden, 3 * j.hidden, d, 1])
         none, causal, zero = NOTHING, scalar("True"), scalar("0.")
         flops = 4 * j.sequences * j.heads * j.seq**2 * d // 2
-        lse = 4 * j.sequences * j.heads * j.seq
-        cost = Cost(flops=flops, bytes=2 * 4 * j.tokens * j.hidden + lse, matrix=True)
+        cost = Cost(flops=flops, bytes=2 * 4 * j.tokens * j.hidden, matrix=True)
         length, scale = scalar(str(j.seq)), scalar(str(1 / isqrt(d)))
         args = [*[rows] * 3, none, none, length, length, zero, causal, scalar("False"), scale, *[none] * 4]
         with (

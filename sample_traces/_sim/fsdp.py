@@ -318,12 +318,11 @@ class ChipProgram:
         gathered = yield from self.begin("all-gather", j.layer_weights, "layer_0")
         ids = Cost(flops=0, bytes=4 * t * h + 4 * t, matrix=False)
         shapes = (bf16(v, h), f"s32[{t}]{{0:T(1024)}}", bf16(t, h))
-        self.do(c.fusion("loop fusion", "embedding", shapes, ids, permille=520, tf_op="embed/gather:"))
+        self.do(c.fusion("loop fusion", "elementwise", shapes, ids, permille=520, tf_op="embed/gather:"))
         halo = yield from self.begin("collective-permute", 128 * h, "halo")
+        self.finish(halo)
         for i in range(j.layers):
             self.finish(gathered)
-            if i == 0:
-                self.finish(halo)
             after = f"layer_{i + 1}" if i + 1 < j.layers else "head"
             gathered = yield from self.begin("all-gather", j.layer_weights if i + 1 < j.layers else v * h, after)
             self._layer(i)

@@ -192,11 +192,16 @@ class Truth:
 
     # What is written down
 
-    def step_rows(self) -> list[dict[str, Any]]:
-        """One row for each device and step."""
+    def step_rows(self, label: Callable[[DeviceOp], str]) -> list[dict[str, Any]]:
+        """One row for each device and step, with the shares of its compute operations by label."""
         rows = []
         for device, steps in zip(self.devices, self.steps, strict=True):
             for number, step in steps.items():
+                shares: dict[str, int] = {}
+                for i, share in sorted(step.shares.items()):
+                    if state_of(device.ops[i]) == "compute":
+                        name = label(device.ops[i])
+                        shares[name] = shares.get(name, 0) + whole(share)
                 row = device.label | {
                     "step": number,
                     "start_ns": step.start_ns,
@@ -206,6 +211,7 @@ class Truth:
                     "exposed_copy_ns": step.states["copy"],
                     "idle_ns": step.states["idle"],
                     "buckets": {f"{name}_ns": ns for name, ns in step.buckets.items()},
+                    "shares_ns": shares,
                 }
                 rows.append(row)
         return rows
@@ -255,7 +261,7 @@ class Truth:
                 t_math, t_min = self.bounds_ns(op) if cost else (None, None)
                 row = seen[key] = {
                     "op": key[0],
-                    "op_class": op.op_class,
+                    "op_class": op.op_class if cost or state_of(op) != "compute" else None,
                     "calls": 0,
                     "flops": cost.flops if cost else None,
                     "bytes": cost.bytes if cost else None,
