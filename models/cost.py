@@ -7,12 +7,12 @@ from tracegap.models.errors import BadShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Work of an operation, independent of the chip. Costs add; what one summand does not know the sum does not know."""
+    """Work of an operation, independent of the chip. Costs add; what a summand does not know the sum does not."""
 
     flops: int | None
     """Arithmetic done, one multiply-add = 2; transcendental functions count 1. None = unknown."""
     bytes: int | None
-    """Compulsory traffic with device memory: each stored element read once, each result written once. None = unknown."""
+    """Compulsory traffic with device memory: each stored element read once, each result written. None = unknown."""
     dtype: str | None = None
     """Math dtype, a key of `models.ops.DTYPE_BYTES`: its peak applies. None = unknown, or no arithmetic."""
     note: str | None = None

@@ -1,7 +1,7 @@
 """From a PyTorch operator and its recorded arguments to class, FLOPs and bytes. Pure.
 
-`describe` looks an operator up in the table of `aten_ops`, and says why where it cannot tell a number. It is meant to be
-called once for each distinct tuple of arguments: a trace has few of them.
+`describe` looks an operator up in the table of `aten_ops`, and says why where it cannot tell a number. It is meant to
+be called once for each distinct tuple of arguments: a trace has few of them.
 """
 
 import re
@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from tracegap.ingest.classify.aten_args import Args
-from tracegap.ingest.classify.aten_ops import AUTOGRAD, ENTRIES, REASONS, VIEWS, WRAPPERS, Entry
+from tracegap.ingest.classify.aten_ops import AUTOGRAD, COMMUNICATION, ENTRIES, REASONS, VIEWS, WRAPPERS, Entry
 from tracegap.ingest.classify.kernel import kernel_class
 from tracegap.models import formulas
 from tracegap.models.errors import BadShape
@@ -73,6 +73,8 @@ def describe(
     plain = _plain(name)
     if is_view(name):
         return Described(OpClass.DATA_MOVEMENT, None, 0, 0, "a view or an allocation: no work")
+    if COMMUNICATION.search(name):
+        return Described(OpClass.COLLECTIVE, None, None, None, "communication is counted by its message")
     if plain in REASONS:
         op_class, reason = REASONS[plain]
         return Described(op_class, None, None, None, reason)

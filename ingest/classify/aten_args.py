@@ -1,7 +1,7 @@
 """Arguments of a PyTorch operator as Kineto records them, as tensors and values. Pure.
 
-Quirks: a scalar and a 0-dimensional tensor both have the dims `[]`; a list of tensors has a list of shapes and no element
-types; releases before 1.12 have no scalars, the oldest no types.
+Quirks: a scalar and a 0-dimensional tensor both have the dims `[]`; a list of tensors has a list of shapes and no
+element types; releases before 1.12 have no scalars, the oldest no types.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Args:
     def tensor(self, position: int) -> Operand:
         """The tensor or list of tensors at a position; None where there is neither.
 
-        A Python number that comes as a 0-dimensional tensor is passed by value and moves no bytes: it is None as well.
+        A Python number beside tensors comes as a 0-dimensional one; it is passed by value, moves no bytes: None too.
         """
         if position >= len(self.dims):
             return None
@@ -53,7 +53,7 @@ class Args:
             return tuple(_tensor(n, dtype, s) for n, s in zip(shape, each, strict=True))
         if not self.types:
             return _tensor(shape, UNKNOWN, strides) if shape else None
-        if kind not in DTYPES or (not shape and kind in _PYTHON_NUMBERS):
+        if kind not in DTYPES or (not shape and kind in _PYTHON_NUMBERS and any(self.dims)):
             return None
         return _tensor(shape, DTYPES[kind], strides, packed=kind in PACKED)
 
@@ -75,9 +75,10 @@ class Args:
         """The tensors at these positions as one list."""
         return tuple(t for p in positions if isinstance(t := self.tensor(p), Tensor))
 
-    def promoted(self, *positions: int) -> str:
-        """Dtype of an elementwise result of these."""
-        return promote(self.pack(*positions))
+    def promoted(self, *positions: int) -> str | None:
+        """Dtype of an elementwise result of these; None where none is a tensor."""
+        tensors = self.pack(*positions)
+        return promote(tensors) if tensors else None
 
     def float_result(self, position: int) -> str | None:
         """Dtype of a result that is floating point even for integers; None where the operand's own holds."""

@@ -20,7 +20,8 @@ _NAMES = {
     "fp4": "c10::Float4_e2m1fn_x2 Float4_e2m1fn_x2 float4_e2m1fn_x2 float4_e2m1fn f4e2m1fn fp4 mxfp4 nvfp4 e2m1",
     "int4": "int4 uint4 s4 u4 i4 quint4x2 c10::quint4x2",
     "bool": "bool pred i1 boolean torch.bool",
-    "int16": "short short_int int16 int16_t s16 i16 uint16 u16 unsigned_short unsigned_short_int torch.int16 c10::UInt16",
+    "int16": "short short_int int16 int16_t s16 i16 uint16 u16 unsigned_short unsigned_short_int torch.int16 "
+    "c10::UInt16",
     "int32": "int int32 int32_t s32 i32 uint32 u32 unsigned_int torch.int32 qint32 c10::qint32 c10::UInt32",
     "int64": "long long_int int64 int64_t s64 i64 uint64 u64 unsigned_long unsigned_long_int long_long torch.int64 "
     "c10::UInt64",
@@ -42,27 +43,21 @@ NCCL's words in Kineto ("Float", "Long", "Byte"), XLA's ("f32", "s32", "pred", "
 PACKED = frozenset({"c10::Float4_e2m1fn_x2", "Float4_e2m1fn_x2", "float4_e2m1fn_x2", "c10::quint4x2", "quint4x2"})
 """Types of which one stored element holds two values: shapes of a trace count the pairs."""
 
-SCALAR_TYPES = (
-    "uint8 int8 int16 int32 int64 fp16 fp32 fp64 complex32 complex64 complex128 bool int8 uint8 int32 bf16 int4".split()
+_SCALAR_TYPES = (
+    *("uint8", "int8", "int16", "int32", "int64", "fp16", "fp32", "fp64", None, "complex64", "complex128", "bool"),
+    *("int8", "uint8", "int32", "bf16", "int4"),
 )
-"""PyTorch's `ScalarType` numbers 0 to 16 in our words, as `Concrete Inputs` write a dtype argument. Others below."""
+"""PyTorch's `ScalarType` numbers from 0 on in our words (8, half-precision complex, has none)."""
 
 _LATER_SCALAR_TYPES = {
-    23: "fp8",
-    24: "fp8",
-    25: "fp8",
-    26: "fp8",
+    **dict.fromkeys((23, 24, 25, 26, 44), "fp8"),
     27: "int16",
     28: "int32",
     29: "int64",
-    44: "fp8",
     45: "fp4",
 }
 
 
 def of_scalar_type(number: int) -> str | None:
-    """Our name of PyTorch's `ScalarType` number (15 is bfloat16); None where it is not known."""
-    if 0 <= number < len(SCALAR_TYPES):
-        name = SCALAR_TYPES[number]
-        return None if name == "complex32" else name
-    return _LATER_SCALAR_TYPES.get(number)
+    """Our name of PyTorch's `ScalarType` number, as `Concrete Inputs` write a dtype (15 = bfloat16); None = unknown."""
+    return _SCALAR_TYPES[number] if 0 <= number < len(_SCALAR_TYPES) else _LATER_SCALAR_TYPES.get(number)

@@ -46,7 +46,7 @@ _RULES = [
         "sync",
         re.compile(
             _API + r"(?:(?:Device|Stream|Event|Ctx|Thread)Synchronize|Memcpy(?!\w*Async$)\w*)$"
-            r"|^(?:Context|Stream|Event) Sync$|(?i:block_?until_?ready|BlockHostUntil(?:Done|Ready)|\bsynchronize_all_activity\b)"
+            r"|^(?:Context|Stream|Event) Sync$|(?i:block_?until_?ready|block_?host_?until_?(?:done|ready))"
             r"|^zeCommandQueueSynchronize$|^urQueueFinish$"
         ),
     ),
@@ -76,9 +76,9 @@ _VERSION = re.compile(r"(?:_ptsz|_ptds)?(?:_v\d+)?(?:_ptsz|_ptds)?$")
 def host_kind(name: str, category: str) -> str:
     """Kind of a host span, a word of `ingest.trace.HOST_EVENTS`.
 
-    `name` is as the trace has it; version suffixes of API calls (`_v7000`, `_ptsz`) do not matter. `category` is Kineto's
-    `cat` or one of the words annotation, nvtx, op, python, runtime, osrt, memory, overhead; another one leaves it to the
-    name, and then to "other".
+    `name` is as the trace has it; version suffixes of API calls (`_v7000`, `_ptsz`) do not matter. `category` is
+    Kineto's `cat` or one of the words annotation, nvtx, op, python, runtime, osrt, memory, overhead; another one leaves
+    it to the name, and then to "other".
 
     `launch` are calls that put work on a device and return: kernels, graphs, asynchronous copies and fills. `sync` are
     calls in which the host waits for a device, blocking copies (`cudaMemcpy`, `hipMemcpyWithStream`) among them.

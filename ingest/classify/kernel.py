@@ -1,8 +1,8 @@
 """What a device kernel is, by its name alone: class, collective, math dtype. Pure.
 
 Names are demangled C++ signatures, mangled ones, or what Triton, XLA, cuBLAS and Tensile make up. The class is read
-from the function's own name first (what stands before its template arguments), and for general launchers of PyTorch, CUB
-and the like (`vectorized_elementwise_kernel`, `reduce_kernel`, ...) from the functor that they carry.
+from the function's own name first (what stands before its template arguments), and for general launchers of PyTorch and
+CUB (`vectorized_elementwise_kernel`, `reduce_kernel`, ...) from the functor that they carry.
 """
 
 import re

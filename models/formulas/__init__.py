@@ -2,7 +2,8 @@
 
 A formula takes an `OpSpec` and returns its `Cost`. Adding one is a decorated function in a module here and its test:
 nothing else is edited. FLOPs count one multiply-add as 2. Bytes are compulsory: each operand read once at its stored
-size, each result written once. Codes in brackets, such as [M5], name the rows of the theory that `docs/formulas.md` lists.
+size, each result written once. Codes in brackets, such as [M5], are those under which the theory is registered
+(`tracegap.models.quantities`).
 """
 
 import pkgutil

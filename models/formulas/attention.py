@@ -1,3 +1,4 @@
+# ruff: noqa: N803 - formulas use the letters of the scaling book, each defined where it is used
 """Attention: FLOPs by mask [M5], compulsory bytes of fused kernels [M6]."""
 
 from tracegap.models.cost import Cost
@@ -17,23 +18,35 @@ from tracegap.models.ops import OpSpec, Tensor
 from tracegap.models.quantities import quantity
 
 
-def visible_share(T: int, S: int, causal: bool, mask: str = "bottom_right", window: int | None = None) -> float:
+def visible_share(
+    *,
+    T: int,
+    S: int,
+    causal: bool,
+    mask: str = "bottom_right",
+    window: int | None = None,
+    window_right: int | None = None,
+) -> float:
     """Share of the T x S scores that a mask leaves [M5].
 
-    Causal with T = S is 1/2 by the convention of benchmarks (exact: (T + 1) / 2T), and in the same convention otherwise:
-    the last query sees all keys (`bottom_right`) or the first query sees the first key (`top_left`). `window` is the
-    number of earlier keys that a query sees at most beside its own (causal, exact count).
+    Causal with T = S is 1/2 by the convention of benchmarks (exact: (T + 1) / 2T), and in the same convention where
+    T != S: the last query sees all keys (`bottom_right`) or the first one sees the first key (`top_left`). Windows are
+    counted exactly: the keys that a query sees before and after its own; None or negative = all, and after it none if
+    causal.
     """
-    if not causal or T == 0 or S == 0:
-        return 1.0
     if mask not in {"bottom_right", "top_left"}:
         raise BadShape(f"unknown causal mask {mask!r}: bottom_right or top_left")
+    if T <= 0 or S <= 0:
+        return 1.0
     offset = S - T if mask == "bottom_right" else 0
-    if window is not None and 0 <= window < S - 1:
-        seen = _clamped_sum(offset + 1, T, S) - _clamped_sum(offset - window, T, S)
-        return seen / (T * S)
-    # area under the diagonal from (0, offset) to (T, T + offset), cut at 0 and S
-    return (_ramp(T + offset, S) - _ramp(offset, S)) / (T * S)
+    reach = S + T
+    before = reach if window is None or window < 0 else window
+    after = 0 if causal else reach if window_right is None or window_right < 0 else window_right
+    if before >= S - 1 and causal:
+        # area under the diagonal from (0, offset) to (T, T + offset), cut at 0 and S
+        return (_ramp(T + offset, S) - _ramp(offset, S)) / (T * S)
+    seen = _clamped_sum(offset + after + 1, T, S) - _clamped_sum(offset - before, T, S)
+    return seen / (T * S)
 
 
 def _ramp(x: int, S: int) -> float:
@@ -53,6 +66,7 @@ def _clamped_sum(start: int, count: int, high: int) -> int:
 
 @quantity("attention_fwd_flops", "M5")
 def attention_fwd_flops(
+    *,
     B: int,
     T: int,
     S: int,
@@ -62,13 +76,23 @@ def attention_fwd_flops(
     causal: bool,
     mask: str = "bottom_right",
     window: int | None = None,
+    window_right: int | None = None,
 ) -> float:
     """FLOPs of attention over B sequences, T queries, S keys, N query heads: 2 B N T S (d_qk + d_v) x visible share."""
-    return 2 * B * N * T * S * (d_qk + d_v) * visible_share(T, S, causal, mask, window)
+    return (
+        2
+        * B
+        * N
+        * T
+        * S
+        * (d_qk + d_v)
+        * visible_share(T=T, S=S, causal=causal, mask=mask, window=window, window_right=window_right)
+    )
 
 
 @quantity("attention_bwd_flops", "M5")
 def attention_bwd_flops(
+    *,
     B: int,
     T: int,
     S: int,
@@ -78,13 +102,22 @@ def attention_bwd_flops(
     causal: bool,
     mask: str = "bottom_right",
     window: int | None = None,
+    window_right: int | None = None,
 ) -> float:
     """FLOPs of the fused backward, five products: the scores are computed again. 2 B N T S (3 d_qk + 2 d_v) x share."""
-    return 2 * B * N * T * S * (3 * d_qk + 2 * d_v) * visible_share(T, S, causal, mask, window)
+    return (
+        2
+        * B
+        * N
+        * T
+        * S
+        * (3 * d_qk + 2 * d_v)
+        * visible_share(T=T, S=S, causal=causal, mask=mask, window=window, window_right=window_right)
+    )
 
 
 @quantity("attention_fwd_bytes", "M6")
-def attention_fwd_bytes(B: int, T: int, S: int, N: int, K: int, d_qk: int, d_v: int, bytes_per_elem: float) -> float:
+def attention_fwd_bytes(*, B: int, T: int, S: int, N: int, K: int, d_qk: int, d_v: int, bytes_per_elem: float) -> float:
     """Compulsory bytes of fused attention with K key/value heads; no log-sum-exp (4 B N T more where it is written)."""
     return bytes_per_elem * (B * T * N * d_qk + B * S * K * (d_qk + d_v) + B * T * N * d_v)
 
@@ -118,6 +151,7 @@ def _flops(spec: OpSpec, q: Tensor, k: Tensor, v: Tensor, *, backward: bool) -> 
         causal=bool(causal),
         mask=spec.params.get("mask", "bottom_right"),
         window=spec.params.get("window"),
+        window_right=spec.params.get("window_right"),
     )
     return round(flops), "mask is not in the trace: counted as full attention" if causal is None else None
 
@@ -126,8 +160,9 @@ def _flops(spec: OpSpec, q: Tensor, k: Tensor, v: Tensor, *, backward: bool) -> 
 def attention(spec: OpSpec) -> Cost:
     """Fused attention forward [M5, M6].
 
-    Tensors: q, k, v, then what else is read (bias). Params: `layout` (BNTH or BTNH), `causal` (None = not known: counted
-    as full, and noted), `mask`, `window`, `varlen` (packed sequences: FLOPs unknown). Log-sum-exp is not counted.
+    Tensors: q, k, v, then what else is read (bias). Params: `layout` (BNTH or BTNH), `causal` (None = not known:
+    counted as full, and noted), `mask`, `window`, `window_right`, `varlen` (packed sequences: FLOPs unknown).
+    Log-sum-exp is not counted.
     """
     q, k, v = (tensor(spec, i) for i in range(3))
     flops, note = _flops(spec, q, k, v, backward=False)

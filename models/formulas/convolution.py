@@ -1,11 +1,14 @@
+# ruff: noqa: N803 - formulas use the letters of the scaling book, each defined where it is used
 """Convolutions of any number of dimensions, forward and backward [M7].
 
-Layouts: input [batch, C_in, *space], weights [C_out, C_in / groups, *kernel] (transposed: [C_in, C_out / groups, *kernel]),
-result [batch, C_out, *space]. All taps count, those on padding too, as PyTorch's counter does; XLA counts real ones only.
+Layouts: input [batch, C_in, *space], weights [C_out, C_in / groups, *kernel] (transposed: [C_in, C_out / groups,
+*kernel]), result [batch, C_out, *space]. All taps count, those on padding too, as PyTorch's counter does; XLA counts
+real ones only.
 """
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from tracegap.models.cost import Cost
 from tracegap.models.errors import BadShape
@@ -31,13 +34,14 @@ def output_size(size: int, kernel: int, stride: int, padding: int, dilation: int
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
-def transposed_output_size(size: int, kernel: int, stride: int, padding: int, dilation: int, extra: int) -> int:
-    """Size that a transposed convolution makes of `size`; `extra` is its output padding."""
-    return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra + 1
+def transposed_output_size(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    """Size that a transposed convolution makes of `size`, without output padding."""
+    return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1
 
 
 @quantity("conv_fwd_flops", "M7")
 def conv_fwd_flops(
+    *,
     N: int,
     C_in: int,
     H: int,
@@ -63,6 +67,7 @@ def conv_fwd_flops(
 
 @quantity("conv_bwd_flops", "M7")
 def conv_bwd_flops(
+    *,
     N: int,
     C_in: int,
     H: int,
@@ -77,12 +82,15 @@ def conv_bwd_flops(
     dilation: int = 1,
     transposed: bool = False,
 ) -> float:
-    """FLOPs of the backward: a forward's for each of the input's and the weights' gradient that `output_mask` asks for."""
-    forward = conv_fwd_flops(N, C_in, H, W, C_out, kh, kw, stride, pad, groups, dilation, transposed)
+    """FLOPs of the backward: a forward's for each gradient, input's and weights', that `output_mask` asks for."""
+    forward = conv_fwd_flops(
+        N=N, C_in=C_in, H=H, W=W, C_out=C_out, kh=kh, kw=kw,
+        stride=stride, pad=pad, groups=groups, dilation=dilation, transposed=transposed,
+    )  # fmt: skip
     return forward * (bool(output_mask[0]) + bool(output_mask[1]))
 
 
-def _per_dim(value: object, dims: int, default: int) -> list[int]:
+def per_dimension(value: Any, dims: int, default: int) -> list[int]:
     """A setting for each spatial dimension: a number for all or one each."""
     given = default if value is None else value
     values = list(given) if isinstance(given, Sequence) else [given]
@@ -95,8 +103,10 @@ def _per_dim(value: object, dims: int, default: int) -> list[int]:
 
 @formula("convolution")
 def convolution(spec: OpSpec) -> Cost:
-    """Convolution. Tensors: input, weights, bias, others read. Params: `stride` (None = not known: then the result's size
-    and the FLOPs are not), `padding`, `dilation`, `transposed`, `output_padding`, `groups`.
+    """A convolution of any number of dimensions.
+
+    Tensors: input, weights, bias, others read. Params: `stride` (None = not known: then the result's size and the FLOPs
+    are not), `padding`, `dilation`, `transposed`, `output_padding`, `groups`.
     """
     x, w = tensor(spec, 0), tensor(spec, 1)
     dims = len(w.shape) - 2
@@ -109,13 +119,13 @@ def convolution(spec: OpSpec) -> Cost:
         flops = 2 * elements(x) * taps if transposed else None
         return Cost(flops=flops, bytes=None, dtype=math_dtype(x, w), note="stride and padding are not in the trace")
     settings = (
-        _per_dim(p.get(key), dims, default) for key, default in (("stride", 1), ("padding", 0), ("dilation", 1))
+        per_dimension(p.get(key), dims, default) for key, default in (("stride", 1), ("padding", 0), ("dilation", 1))
     )
     each = list(zip(x.shape[2:], w.shape[2:], *settings, strict=True))
     groups = int(p.get("groups") or 1)
     if transposed:
-        extra = _per_dim(p.get("output_padding"), dims, 0)
-        space = [transposed_output_size(*args, extra=e) for args, e in zip(each, extra, strict=True)]
+        extra = per_dimension(p.get("output_padding"), dims, 0)
+        space = [transposed_output_size(*args) + e for args, e in zip(each, extra, strict=True)]
         channels, channels_in = w.shape[1] * groups, w.shape[0]
     else:
         space = [output_size(*args) for args in each]
@@ -130,8 +140,10 @@ def convolution(spec: OpSpec) -> Cost:
 
 @formula("convolution_backward")
 def convolution_backward(spec: OpSpec) -> Cost:
-    """Gradients of a convolution. Tensors: gradient of the result, input, weights. Params: `transposed`, `output_mask`
-    (input, weights, bias; None = not known: input and weights are assumed, and noted).
+    """Gradients of a convolution.
+
+    Tensors: gradient of the result, input, weights. Params: `transposed`, `output_mask` (input, weights, bias; None =
+    not known: input and weights are assumed, and noted).
     """
     grad, x, w = (tensor(spec, i) for i in range(3))
     mask = spec.params.get("output_mask")
@@ -154,8 +166,10 @@ def convolution_backward(spec: OpSpec) -> Cost:
 
 @formula("convolution_input_gradient", "convolution_weight_gradient")
 def convolution_one_gradient(spec: OpSpec) -> Cost:
-    """One gradient by itself, as older releases launch it. Tensors: gradient of the result, then weights (for the input's
-    gradient) or input (for the weights'). Params: `size`, the shape of the gradient that is made (None = not known).
+    """One gradient by itself, as older releases launch it.
+
+    Tensors: gradient of the result, then weights (for the input's gradient) or input (for the weights'). Params:
+    `size`, the shape of the gradient that is made (None = not known).
     """
     grad, other = tensor(spec, 0), tensor(spec, 1)
     size = spec.params.get("size")

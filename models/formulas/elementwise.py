@@ -25,8 +25,8 @@ def elementwise(spec: OpSpec) -> Cost:
     """One result element from the elements at its place [M9].
 
     Tensors: inputs, broadcast against each other, each read once at its stored size. Params: `flops_per_element` of the
-    result (default 1), `in_place` (the result replaces the first input), `out_dtype` (default: promoted from the inputs),
-    `mask` (a boolean for each result element is written as well), `outputs` (results, default 1).
+    result (default 1), `in_place` (the result replaces the first input), `out_dtype` (default: promoted from the
+    inputs), `mask` (a boolean for each result element is written as well).
     """
     inputs = flat(spec.tensors)
     if not inputs:
@@ -40,7 +40,7 @@ def _one(spec: OpSpec, inputs: list[Tensor]) -> Cost:
     shape = inputs[0].shape if in_place else broadcast(t.shape for t in inputs)
     n = prod(shape)
     dtype = inputs[0].dtype if in_place else p.get("out_dtype") or promote(inputs)
-    written = nbytes(inputs[0]) if in_place else bytes_of(n * int(p.get("outputs", 1)), dtype)
+    written = nbytes(inputs[0]) if in_place else bytes_of(n, dtype)
     mask = n if p.get("mask") else 0
     return Cost(
         flops=int(p.get("flops_per_element", 1)) * n,
@@ -57,15 +57,7 @@ def foreach_elementwise(spec: OpSpec) -> Cost:
     shared = [o for o in spec.tensors if isinstance(o, Tensor)]
     if not lists or len({len(o) for o in lists}) != 1:
         raise BadShape(f"{spec.kind}: lists of {[len(o) for o in lists]} tensors")
-    costs = (_one(spec, [*group, *shared]) for group in zip(*lists, strict=True))
-    # lists mix dtypes at most between tensors, never within a group: add by hand what Cost would keep apart
-    parts = list(costs) or [NOTHING]
-    return Cost(
-        flops=total(*(c.flops for c in parts)),
-        bytes=total(*(c.bytes for c in parts)),
-        dtype=parts[0].dtype,
-        note=parts[0].note,
-    )
+    return sum((_one(spec, [*group, *shared]) for group in zip(*lists, strict=True)), NOTHING)
 
 
 @formula("random_fill")

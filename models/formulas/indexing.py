@@ -68,8 +68,10 @@ def index_select(spec: OpSpec) -> Cost:
 
 @formula("scatter")
 def scatter(spec: OpSpec) -> Cost:
-    """Writes (or adds) a source into places of a tensor. Tensors: source or None, indices. Params: `dtype` of the target
-    when there is no source, `adds` (places are read as well, one FLOP each).
+    """Writes (or adds) a source into places of a tensor.
+
+    Tensors: source or None, indices. Params: `dtype` of the target when there is no source, `adds` (places are read as
+    well, one FLOP each).
     """
     source, index = spec.tensors[0], tensor(spec, 1)
     n = elements(tensor(spec, 0)) if source is not None else elements(index)

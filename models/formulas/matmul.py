@@ -1,3 +1,4 @@
+# ruff: noqa: N803 - formulas use the letters of the scaling book, each defined where it is used
 """Matrix products: dense, batched, scaled, weight-only quantised, grouped [M1]."""
 
 from math import prod
@@ -10,7 +11,6 @@ from tracegap.models.formulas.sizes import (
     bytes_of,
     elements,
     flat,
-    join,
     math_dtype,
     nbytes,
     tensor,
@@ -27,7 +27,7 @@ def matmul_flops(M: int, K: int, N: int, batch: int = 1) -> int:
 
 
 @quantity("grouped_mm_bytes", "M1")
-def grouped_mm_bytes(M: int, K: int, N: int, G: int, bytes_per_elem: float) -> float:
+def grouped_mm_bytes(*, M: int, K: int, N: int, G: int, bytes_per_elem: float) -> float:
     """Bytes of a grouped product [M, K] x [G, K, N]: M rows over all groups; every group's weights are read [M1]."""
     return bytes_per_elem * (M * K + G * K * N + M * N)
 
@@ -86,7 +86,8 @@ def grouped_matmul(spec: OpSpec) -> Cost:
     """Products of groups with ragged sizes, as in mixtures of experts [M1].
 
     [M, K] x [G, K, N]: rows are split over groups. [G, M, K] x [K, N]: columns are. [M, K] x [K, N] with G offsets: the
-    contracted size is, the result is [G, M, N]. Tensors: a, b, offsets, bias or scales. Rows past the last offset count.
+    contracted size is, the result is [G, M, N]. Tensors: a, b, offsets, bias or scales. Rows after the last offset
+    count.
     """
     a, b = tensor(spec, 0), tensor(spec, 1)
     offsets = flat(spec.tensors[2:3])

@@ -1,6 +1,6 @@
 """Copies by kernels, concatenations, fills, and kernels of which only the buffers are known."""
 
-from tracegap.models.cost import NOTHING, Cost
+from tracegap.models.cost import Cost
 from tracegap.models.errors import BadShape
 from tracegap.models.formulas import formula
 from tracegap.models.formulas.sizes import (
@@ -20,14 +20,19 @@ from tracegap.models.ops import OpSpec
 
 @formula("copy")
 def copy(spec: OpSpec) -> Cost:
-    """Reads a source once, writes a target. Tensors: target, source (broadcast). A cast is one FLOP an element."""
-    target, source = tensor(spec, 0), tensor(spec, 1)
-    cast = source.dtype != target.dtype
+    """Reads a source once, writes a target. Tensors: target, source (broadcast; None = a number), or lists of them.
+
+    A cast is one FLOP an element.
+    """
+    targets, sources = flat(spec.tensors[:1]), flat(spec.tensors[1:2])
+    if not targets:
+        raise BadShape(f"{spec.kind}: no target")
+    cast = bool(sources) and sources[0].dtype != targets[0].dtype
     return Cost(
-        flops=elements(target) if cast else 0,
-        bytes=nbytes(target, source),
-        dtype=math_dtype(source) if cast else None,
-        note=unknown_dtype_note(target, source),
+        flops=sum(elements(t) for t in targets) if cast else 0,
+        bytes=nbytes(*targets, *sources),
+        dtype=math_dtype(*sources) if cast else None,
+        note=unknown_dtype_note(*targets, *sources),
     )
 
 
@@ -79,9 +84,3 @@ def buffers(spec: OpSpec) -> Cost:
         return Cost(flops=None, bytes=None, note="no buffers in the trace")
     note = "arithmetic of a compiled kernel is not in the trace; each buffer counts once"
     return Cost(flops=None, bytes=total(*(moved(o) for o in spec.tensors)), note=note)
-
-
-@formula("nothing")
-def nothing(spec: OpSpec) -> Cost:  # noqa: ARG001 - the shape of every formula
-    """Views and allocations: no kernel, no work."""
-    return NOTHING

@@ -1,4 +1,4 @@
-"""Normalisations and softmax, forward and backward [M8]. Always bound by memory: FLOPs are conventions, bytes are not."""
+"""Normalisations and softmax, forward and backward [M8]. Bound by memory: FLOPs are conventions, bytes are not."""
 
 from math import prod
 
@@ -6,7 +6,6 @@ from tracegap.models.cost import Cost
 from tracegap.models.formulas import formula
 from tracegap.models.formulas.sizes import (
     UNKNOWN,
-    Operand,
     bytes_of,
     elements,
     join,
@@ -21,11 +20,8 @@ from tracegap.models.quantities import quantity
 
 
 @quantity("rms_norm_fwd_flops", "M8")
-def rms_norm_fwd_flops(rows: int, cols: int, affine: bool) -> float:
-    """FLOPs of RMSNorm: 2 cols + 2 a row for the mean square and its root, 2 an element to scale and multiply weights.
-
-    Without weights 1 an element less... counted as the convention has it: 2 an element only where there are weights.
-    """
+def rms_norm_fwd_flops(*, rows: int, cols: int, affine: bool) -> float:
+    """FLOPs of RMSNorm: 2 cols + 2 a row, and with weights 2 an element more."""
     return rows * (2 * cols + 2 + (2 * cols if affine else 0))
 
 
@@ -34,8 +30,9 @@ def layer_norm_fwd_flops(n: int) -> int:
     return 5 * n
 
 
-def _operand(spec: OpSpec, index: int) -> Operand:
-    return spec.tensors[index] if index < len(spec.tensors) else None
+def _weight(spec: OpSpec, index: int) -> Tensor | None:
+    found = spec.tensors[index] if index < len(spec.tensors) else None
+    return found if isinstance(found, Tensor) else None
 
 
 def _statistics_bytes(x: Tensor, count: int) -> int | None:
@@ -43,41 +40,26 @@ def _statistics_bytes(x: Tensor, count: int) -> int | None:
     return None if x.dtype == UNKNOWN else bytes_of(count, "fp64" if x.dtype == "fp64" else "fp32")
 
 
-def _gradients(spec: OpSpec, x: Tensor, count: int) -> tuple[tuple[bool, ...], str | None]:
-    """Which gradients are made (input, weights, bias), and what that assumes."""
-    mask = spec.params.get("output_mask")
-    if mask is not None:
-        padded = (*(bool(m) for m in mask), False, False)
-        return padded[:3], None
-    has_weight = _operand(spec, count) is not None
-    return (
-        True,
-        has_weight,
-        has_weight and spec.kind != "rms_norm_backward",
-    ), "output mask is not in the trace: all gradients are assumed"
-
-
 @formula("layer_norm", "rms_norm")
 def layer_norm(spec: OpSpec) -> Cost:
-    """Normalises rows. Tensors: x, weights, bias. Params: `normalized` (elements of a row; None = those of the weights),
-    `statistics` (saved a row: 2 for LayerNorm, 1 for RMSNorm, 0 in inference kernels).
+    """Normalises rows.
+
+    Tensors: x, weights, bias. Params: `normalized` (elements of a row; None = those of the weights, else the last
+    dimension's, and noted), `statistics` (saved a row: 2 for LayerNorm, 1 for RMSNorm, 0 in inference kernels).
     """
-    x = tensor(spec, 0)
-    weight = _operand(spec, 1)
-    affine = isinstance(weight, Tensor)
-    cols = spec.params.get("normalized") or (elements(weight) if isinstance(weight, Tensor) else None)
+    x, weight = tensor(spec, 0), _weight(spec, 1)
     rms = spec.kind == "rms_norm"
+    cols, note = spec.params.get("normalized"), None
+    if not cols and weight is not None:
+        cols = elements(weight)
+    elif not cols:
+        cols, note = (x.shape or (1,))[-1], "rows are assumed to be the last dimension"
     n = elements(x)
-    rows = None if not cols else n // cols
-    note = None
-    if rows is None:
-        note, rows = "size of a row is not in the trace: statistics are not counted", 0
-        flops = 4 * n if rms else layer_norm_fwd_flops(n)
-    else:
-        flops = int(rms_norm_fwd_flops(rows, cols or 0, affine)) if rms else layer_norm_fwd_flops(n)
+    rows = n // max(cols, 1)
+    flops = rms_norm_fwd_flops(rows=rows, cols=cols, affine=weight is not None) if rms else layer_norm_fwd_flops(n)
     statistics = spec.params.get("statistics", 1 if rms else 2)
     moved = total(nbytes(*spec.tensors), bytes_of(n, x.dtype), _statistics_bytes(x, statistics * rows))
-    return Cost(flops=flops, bytes=moved, dtype=math_dtype(x), note=join(note, unknown_dtype_note(x)))
+    return Cost(flops=int(flops), bytes=moved, dtype=math_dtype(x), note=join(note, unknown_dtype_note(x)))
 
 
 @formula("layer_norm_backward", "rms_norm_backward", "batch_norm_backward", "group_norm_backward")
@@ -85,18 +67,22 @@ def norm_backward(spec: OpSpec) -> Cost:
     """Gradients of a normalisation: 7 FLOPs an element for the input's, 2 for the weights', 1 for the bias's.
 
     Tensors: gradient of the result, x, weights, then what else is read (statistics). Params: `output_mask` (input,
-    weights, bias; None = not known). Moves 3 n, weights read, their gradients written.
+    weights, bias; None = not known: all are assumed, and noted), `channels` (elements of weights; default by shape).
+    Moves 3 n, weights read, their gradients written.
     """
-    grad, x = tensor(spec, 0), tensor(spec, 1)
-    weight = _operand(spec, 2)
-    (want_x, want_w, want_b), note = _gradients(spec, x, 2)
+    grad, x, weight = tensor(spec, 0), tensor(spec, 1), _weight(spec, 2)
+    mask, note = spec.params.get("output_mask"), None
+    if mask is None:
+        affine = weight is not None
+        mask = (True, affine, affine and spec.kind != "rms_norm_backward")
+        note = "output mask is not in the trace: all gradients are assumed"
+    want_x, want_w, want_b = (*(bool(m) for m in mask), False, False)[:3]
     n = elements(x)
-    channels = spec.params.get("channels") or (elements(weight) if isinstance(weight, Tensor) else 0)
-    weight_dtype = weight.dtype if isinstance(weight, Tensor) else x.dtype
+    channels = spec.params.get("channels") or (elements(weight) if weight else 0)
     moved = total(
         nbytes(*spec.tensors),
         bytes_of(n, x.dtype) if want_x else 0,
-        bytes_of(channels * (want_w + want_b), weight_dtype),
+        bytes_of(channels * (want_w + want_b), weight.dtype if weight else x.dtype),
     )
     flops = n * (7 * want_x + 2 * want_w + want_b)
     return Cost(flops=flops, bytes=moved, dtype=math_dtype(grad, x), note=join(note, unknown_dtype_note(grad, x)))
@@ -106,15 +92,15 @@ def norm_backward(spec: OpSpec) -> Cost:
 def batch_norm(spec: OpSpec) -> Cost:
     """Normalises channels (dimension 1). Tensors: x, weights, bias, running mean, running variance.
 
-    Params: `training` (None = not known: assumed, and noted): 5 FLOPs an element and 6 a channel, running statistics are
-    updated and batch statistics saved; else 2 an element. x counts once: kernels that read it twice are inefficient.
+    Params: `training` (None = not known: assumed, and noted): 5 FLOPs an element and 6 a channel, running statistics
+    are updated and batch statistics saved; else 2 an element. x counts once, whether or not a kernel reads it twice.
     """
     x = tensor(spec, 0)
     training = spec.params.get("training")
     note = "training flag is not in the trace: training is assumed" if training is None else None
     training = training is None or bool(training)
     n, channels = elements(x), x.shape[1] if len(x.shape) > 1 else 1
-    updated = nbytes(_operand(spec, 3), _operand(spec, 4)) if training else 0
+    updated = nbytes(*spec.tensors[3:5]) if training else 0
     saved = _statistics_bytes(x, 2 * channels) if training else 0
     return Cost(
         flops=5 * n + 6 * channels if training else 2 * n,

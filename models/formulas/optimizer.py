@@ -10,7 +10,7 @@ from tracegap.models.quantities import quantity
 
 @quantity("adam_step_bytes", "M10")
 def adam_step_bytes(
-    params: int, grad_bytes: float, master_bytes: float, moment_bytes: float, out_param_bytes: float
+    *, params: int, grad_bytes: float, master_bytes: float, moment_bytes: float, out_param_bytes: float
 ) -> float:
     """Bytes of one Adam step: gradient read, master weights and two moments read and written, a copy written.
 

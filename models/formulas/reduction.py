@@ -1,12 +1,15 @@
 """Reductions, scans, pooling, losses and sorting."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import log2, prod
+from typing import Any
 
 from tracegap.models.cost import Cost
 from tracegap.models.errors import BadShape
 from tracegap.models.formulas import formula
-from tracegap.models.formulas.convolution import output_size
+from tracegap.models.formulas.convolution import output_size, per_dimension
+from tracegap.models.formulas.elementwise import elementwise
 from tracegap.models.formulas.sizes import (
     bytes_of,
     elements,
@@ -20,7 +23,7 @@ from tracegap.models.formulas.sizes import (
 from tracegap.models.ops import OpSpec, Tensor
 
 
-def _reduced_sizes(x: Tensor, dims: object) -> list[int]:
+def _reduced_sizes(x: Tensor, dims: Any) -> list[int]:
     """Extents of the reduced dimensions; no dims = all."""
     chosen = list(dims) if isinstance(dims, Sequence) else [dims]
     if dims is None or not chosen:
@@ -34,8 +37,8 @@ def _reduced_sizes(x: Tensor, dims: object) -> list[int]:
 def reduction(spec: OpSpec) -> Cost:
     """Many elements to one: (in - out) FLOPs, or `flops_per_element` for each input element.
 
-    Tensors: x, others read. Params: `dims` (a number or a list; None = all; "unknown" = not known), `flops_per_element`,
-    `out_dtype` (default that of x), `index` (an 8-byte index goes with each result).
+    Tensors: x. Params: `dims` (a number or a list; None = all; "unknown" = not known), `flops_per_element`,
+    `out_dtype` (default that of x), `outputs` (results, default 1), `index` (an 8-byte index with each result).
     """
     x = tensor(spec, 0)
     p = spec.params
@@ -44,10 +47,20 @@ def reduction(spec: OpSpec) -> Cost:
     n = elements(x)
     out = n // max(prod(_reduced_sizes(x, p.get("dims"))), 1)
     each = p.get("flops_per_element")
-    moved = total(nbytes(*spec.tensors), bytes_of(out, p.get("out_dtype") or x.dtype), 8 * out if p.get("index") else 0)
+    written = bytes_of(out * int(p.get("outputs", 1)), p.get("out_dtype") or x.dtype)
     return Cost(
-        flops=n - out if each is None else int(each) * n, bytes=moved, dtype=math_dtype(x), note=unknown_dtype_note(x)
+        flops=n - out if each is None else int(each) * n,
+        bytes=total(nbytes(x), written, 8 * out if p.get("index") else 0),
+        dtype=math_dtype(x),
+        note=unknown_dtype_note(x),
     )
+
+
+@formula("extreme")
+def extreme(spec: OpSpec) -> Cost:
+    """Largest or smallest: of two tensors element by element, else of one. Tensors: x, other. Params: `reduction`'s."""
+    other = spec.tensors[1] if len(spec.tensors) > 1 else None
+    return reduction(spec) if other is None else elementwise(replace(spec, params={}))
 
 
 @formula("foreach_reduction")
@@ -64,39 +77,37 @@ def foreach_reduction(spec: OpSpec) -> Cost:
 def pooling(spec: OpSpec) -> Cost:
     """Windows over the last dimensions: one FLOP for each element of each window.
 
-    Tensors: x. Params: `kernel`, `stride` (empty = the kernel), `padding`, `dilation`, `ceil_mode`, `index` (an 8-byte
-    index goes with each result); or `out_size` for adaptive pooling. Kernel or size None = not known.
+    Tensors: x. Params: `dims` (spatial ones), `kernel`, `stride` (empty = the kernel), `padding`, `dilation`,
+    `ceil_mode`, `index` (an 8-byte index goes with each result); or `out_size` for adaptive pooling, whose windows cover
+    the input once. Kernel and size None = not known.
     """
     x = tensor(spec, 0)
     p = spec.params
-    sizes = p.get("out_size") or p.get("kernel")
-    if sizes is None:
-        return Cost(flops=None, bytes=None, dtype=math_dtype(x), note="window sizes are not in the trace")
-    dims = len(sizes)
-    space = x.shape[-dims:]
+    dims = int(p["dims"])
+    planes = elements(x) // max(prod(x.shape[-dims:]), 1)
     if p.get("out_size"):
-        positions, taps = prod(sizes), elements(x)
+        made = planes * prod(per_dimension(p["out_size"], dims, 1))
+        taps = elements(x)
+    elif p.get("kernel"):
+        kernel = per_dimension(p["kernel"], dims, 1)
+        strides = per_dimension(p.get("stride") or kernel, dims, 1)
+        paddings = per_dimension(p.get("padding"), dims, 0)
+        dilations = per_dimension(p.get("dilation"), dims, 1)
+        each = zip(x.shape[-dims:], kernel, strides, paddings, dilations, strict=True)
+        made = planes * prod(_positions(*sizes, ceil_mode=bool(p.get("ceil_mode"))) for sizes in each)
+        taps = made * prod(kernel)
     else:
-        kernel = list(sizes)
-        settings = [
-            list(p.get(key) or default) for key, default in (("stride", kernel), ("padding", [0]), ("dilation", [1]))
-        ]
-        strides, paddings, dilations = (s * dims if len(s) == 1 else s for s in settings)
-        # ceil mode: a last window that starts inside the padded input counts
-        extra = [s - 1 if p.get("ceil_mode") else 0 for s in strides]
-        out = [
-            output_size(n + e, k, s, pad, d)
-            for n, e, k, s, pad, d in zip(space, extra, kernel, strides, paddings, dilations, strict=True)
-        ]
-        out = [
-            o - 1 if p.get("ceil_mode") and (o - 1) * s >= n + pad else o
-            for o, s, n, pad in zip(out, strides, space, paddings, strict=True)
-        ]
-        positions = prod(out)
-        taps = elements(x) // max(prod(space), 1) * positions * prod(kernel)
-    made = elements(x) // max(prod(space), 1) * positions
+        return Cost(flops=None, bytes=None, dtype=math_dtype(x), note="window sizes are not in the trace")
     moved = total(nbytes(x), bytes_of(made, x.dtype), 8 * made if p.get("index") else 0)
     return Cost(flops=taps, bytes=moved, dtype=math_dtype(x), note=unknown_dtype_note(x))
+
+
+def _positions(size: int, kernel: int, stride: int, padding: int, dilation: int, *, ceil_mode: bool) -> int:
+    """Windows along a dimension; in ceil mode a last one that is cut counts if it starts before the right padding."""
+    if not ceil_mode:
+        return output_size(size, kernel, stride, padding, dilation)
+    count = output_size(size + stride - 1, kernel, stride, padding, dilation)
+    return count - 1 if (count - 1) * stride >= size + padding else count
 
 
 @formula("pooling_backward")
@@ -118,7 +129,7 @@ def nll_loss(spec: OpSpec) -> Cost:
 
 @formula("nll_loss_backward")
 def nll_loss_backward(spec: OpSpec) -> Cost:
-    """Writes a gradient of the input's size, zero but for the targets. Tensors: gradient, log-probabilities, targets."""
+    """Writes a gradient of the input's size, zero but for targets. Tensors: gradient, log-probabilities, targets."""
     grad, x, target = (tensor(spec, i) for i in range(3))
     moved = total(nbytes(grad, target), bytes_of(elements(x), x.dtype))
     return Cost(flops=elements(target), bytes=moved, dtype=math_dtype(x), note=unknown_dtype_note(x))
