@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tracegap.ingest.classify.hlo_module import Array, Arrays, Instruction, Module
+from tracegap.ingest.classify.kernel import kernel_class
 from tracegap.models.ops import CollectiveKind, OpClass
 
 STRUCTURE = frozenset({"while", "conditional", "call", "async-call"})
 """Operations whose time is that of the operations inside them, where those are in the trace."""
 
 FREE = frozenset(
-    "parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id opt-barrier add-dependency "
-    "get-dimension-size domain bitcast-convert".split()
+    ["parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id", "opt-barrier", "add-dependency", "get-dimension-size", "domain", "bitcast-convert"]
 )
 """Opcodes that compute and move nothing."""
 
@@ -75,7 +75,7 @@ CLASS_OF_CATEGORY: dict[str, OpClass] = {
 """Class by the `hlo_category` of XLA's profiler, where it is not simply an opcode."""
 
 _TRANSCENDENTAL = frozenset(
-    "exponential exponential-minus-one log log-plus-one logistic tanh tan sine cosine sqrt rsqrt cbrt power erf atan2".split()
+    ["exponential", "exponential-minus-one", "log", "log-plus-one", "logistic", "tanh", "tan", "sine", "cosine", "sqrt", "rsqrt", "cbrt", "power", "erf", "atan2"]
 )
 _SLICERS = frozenset({"slice", "dynamic-slice", "gather"})
 _ATTENTION = re.compile(r"attention|fmha|flash_attn|splash|\bmha\b", re.IGNORECASE)
@@ -153,7 +153,14 @@ def op_class(instruction: Instruction, module: Module | None = None, framework_o
     if base == "custom-call":
         return _custom_class(instruction, where)
     if base in ("fusion", "call", "async"):
-        inside = [op_class(i, module, i.op_name or where) for i in _members(instruction, module)]
+        size = max((array.elements for array in instruction.result), default=0)
+        inside = [
+            found
+            for i in _members(instruction, module)
+            # arithmetic on something smaller than the result is that of indices and scalars
+            if (found := op_class(i, module, i.op_name or where)) is not OpClass.ELEMENTWISE
+            or max((array.elements for array in i.result), default=0) >= size
+        ]
         return _dominant(inside) if inside else CLASS_OF_OPCODE.get(instruction.opcode, OpClass.OTHER)
     return CLASS_OF_OPCODE.get(base) or CLASS_OF_OPCODE.get(instruction.opcode, OpClass.ELEMENTWISE)
 
@@ -200,7 +207,8 @@ def _custom_class(instruction: Instruction, framework_op: str) -> OpClass:
     ):
         if re.search(pattern, target):
             return found
-    return OpClass.CUSTOM
+    named = kernel_class(instruction.name)  # hand-written kernels are called after the function that they run
+    return named if named in (OpClass.MATMUL, OpClass.NORMALIZATION, OpClass.SOFTMAX, OpClass.EMBEDDING) else OpClass.CUSTOM
 
 
 def _members(instruction: Instruction, module: Module | None) -> list[Instruction]:
@@ -320,7 +328,7 @@ def _scatter(instruction: Instruction, module: Module) -> tuple[int | None, str 
 
 
 def _sort(instruction: Instruction, _: Module) -> tuple[int | None, str | None]:
-    """n log2 n comparisons along the sorted dimension."""
+    """N log2 n comparisons along the sorted dimension."""
     array = instruction.operands[0][0]
     dims = instruction.proto.dimensions
     along = array.dims[dims[0]] if dims and array.dims else array.elements
@@ -461,10 +469,30 @@ def collective(instruction: Instruction, module: Module | None = None) -> Collec
         kind=kind,
         message_bytes=size or None,
         dtype=arrays[0].dtype if arrays else None,
-        groups=instruction.replica_groups,
-        pairs=instruction.pairs,
+        groups=_on_devices(instruction, module),
+        pairs=_pairs_on_devices(instruction, module),
         channel_id=instruction.channel_id,
     )
+
+
+def _on_devices(instruction: Instruction, module: Module | None) -> tuple[tuple[int, ...], ...] | None:
+    """Groups as device ids. Where the module does not assign devices, logical ids are taken for them."""
+    devices = module.devices if module is not None else None
+    if module is None or devices is None:
+        return instruction.replica_groups
+    if instruction.replica_groups is None:
+        return None if instruction.pairs else (devices,)
+    ids = [i for group in instruction.replica_groups for i in group]
+    if not (instruction.global_ids or module.one_kind) or max(ids, default=0) >= len(devices):
+        return None
+    return tuple(tuple(devices[i] for i in group) for group in instruction.replica_groups)
+
+
+def _pairs_on_devices(instruction: Instruction, module: Module | None) -> tuple[tuple[int, int], ...]:
+    devices = module.devices if module is not None and module.one_kind else None
+    if devices is None or max((i for pair in instruction.pairs for i in pair), default=0) >= len(devices):
+        return instruction.pairs
+    return tuple((devices[a], devices[b]) for a, b in instruction.pairs)
 
 
 def _output(instruction: Instruction) -> Arrays:
@@ -482,8 +510,7 @@ def _kind_of_name(name: str) -> CollectiveKind | None:
 
 _WRAPPER = re.compile(r"^(p?jit|pmap|xmap|named|main|vmap|custom_[jv][jv]p(_call)?|remat|checkpoint|shard_map)\((.*)\)$")
 _NO_SCOPE = frozenset(
-    "main while body cond scan closed_call core_closed_call remat checkpoint rematted_computation shard_map pjit branch_0_fun "
-    "branch_1_fun custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr xla_call".split()
+    ["main", "while", "body", "cond", "scan", "closed_call", "core_closed_call", "remat", "checkpoint", "rematted_computation", "shard_map", "pjit", "branch_0_fun", "branch_1_fun", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "xla_call"]
 )
 _DERIVED = re.compile(r"^(transpose|jvp|vmap|remat|checkpoint)\((.*)\)$")
 
@@ -504,7 +531,7 @@ def module_path(op_name: str) -> str | None:
             recomputed |= match[1] in ("remat", "checkpoint")
             name = match[2]
         recomputed |= name == "rematted_computation"
-        if name and name not in _NO_SCOPE and not _WRAPPER.match(name):
+        if name and name not in _NO_SCOPE and "->" not in name and not _WRAPPER.match(name):
             scopes.append(name)
     if not scopes:
         return None

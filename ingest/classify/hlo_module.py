@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,19 @@ PROTO = messages(
     "tracegap.hlo",
     {
         "HloProto": "hlo_module 1 HloModuleProto",
-        "HloModuleProto": "name 1 str; computations 3 HloComputationProto*; id 5 i64; entry_computation_id 6 i64",
+        "HloModuleProto": "name 1 str; computations 3 HloComputationProto*; id 5 i64; entry_computation_id 6 i64;"
+        "device_assignment 15 DeviceAssignmentProto",
+        "DeviceAssignmentProto": "replica_count 1 i32; computation_count 2 i32; computation_devices 3 ComputationDevice*",
+        "ComputationDevice": "replica_device_ids 1 i64*",
         "HloComputationProto": "name 1 str; instructions 2 HloInstructionProto*; id 5 i64; root_id 6 i64",
         "HloInstructionProto": "name 1 str; opcode 2 str; shape 3 ShapeProto; metadata 7 OpMetadata; parameter_number 9 i64;"
         "fusion_kind 11 str; dimensions 14 i64*; window 15 Window;"
         "convolution_dimension_numbers 16 ConvolutionDimensionNumbers; channel_id 26 i64; custom_call_target 28 str;"
         "dot_dimension_numbers 30 DotDimensionNumbers; id 35 i64; operand_ids 36 i64*; called_computation_ids 38 i64*;"
         "backend_config 43 bytes; is_host_transfer 47 bool; replica_groups 49 ReplicaGroup*; feature_group_count 50 i64;"
-        "source_target_pairs 52 SourceTarget*; batch_group_count 58 i64;"
-        "collective_device_list 87 CollectiveDeviceListProto",
+        "source_target_pairs 52 SourceTarget*; batch_group_count 58 i64; use_global_device_ids 71 bool;"
+        "collective_device_list 87 CollectiveDeviceListProto; iota_groups 92 IotaReplicaGroupListProto;"
+        "mesh_groups 93 MeshGroups",
         "ShapeProto": "element_type 2 i32; dimensions 3 i64*; tuple_shapes 4 ShapeProto*",
         "OpMetadata": "op_type 1 str; op_name 2 str",
         "Window": "dimensions 1 WindowDimension*",
@@ -42,6 +46,11 @@ PROTO = messages(
         "iota_transpose_perm 4 i32*",
         "CollectiveDeviceListProto": "replica_groups 1 ReplicaGroup*; iota_replica_group_list 2 IotaReplicaGroupListProto",
         "SourceTarget": "source 1 i64; target 2 i64",
+        "MeshGroups": "mesh 1 MeshProto; axes 2 AxisRefProto*",
+        "MeshProto": "axes 1 MeshAxis*; device_ids 2 i64*",
+        "MeshAxis": "name 1 str; size 2 i64",
+        "AxisRefProto": "mesh_axis_index 1 i64; sub_axis_info 2 SubAxis",
+        "SubAxis": "pre_size 1 i64; size 2 i64",
     },
 )
 """Message classes with the fields that are read (numbers from xla/service/hlo.proto and xla/xla_data.proto)."""
@@ -119,6 +128,8 @@ class Instruction:
     operand_names: tuple[str, ...] = ()
     replica_groups: Groups | None = None
     """None: not stated, or all devices."""
+    global_ids: bool = False
+    """Whether the groups count replicas and partitions through."""
     pairs: tuple[tuple[int, int], ...] = ()
     """Source and target of a collective-permute."""
     channel_id: int | None = None
@@ -139,6 +150,20 @@ class Module:
         self.proto = proto
         self._computations = {c.id: c for c in proto.computations}
         self._by_id = {i.id: i for c in proto.computations for i in c.instructions}
+
+    @cached_property
+    def devices(self) -> tuple[int, ...] | None:
+        """Device ids in the order of the flattened logical ids (replica × partitions + partition); None if not stated."""
+        assigned = self.proto.device_assignment.computation_devices
+        columns = [tuple(c.replica_device_ids) for c in assigned]
+        if not columns or len({len(c) for c in columns}) != 1:
+            return None
+        return tuple(device for replica in zip(*columns, strict=True) for device in replica) or None
+
+    @property
+    def one_kind(self) -> bool:
+        """Whether the module has only replicas or only partitions, so that an id of either is the flattened one."""
+        return min(self.proto.device_assignment.replica_count, self.proto.device_assignment.computation_count) <= 1
 
     @classmethod
     def parse(cls, data: bytes) -> "Module | None":
@@ -173,6 +198,7 @@ class Module:
             operands=tuple(_flatten(o.shape) for o in operands),
             operand_names=tuple(o.name for o in operands),
             replica_groups=_groups_of(proto),
+            global_ids=proto.use_global_device_ids,
             pairs=tuple((p.source, p.target) for p in proto.source_target_pairs),
             channel_id=proto.channel_id if proto.channel_id > 0 else None,
             target=proto.custom_call_target,
@@ -204,9 +230,12 @@ def _flatten(shape: Any) -> Arrays:
 
 
 def _groups_of(proto: Any) -> Groups | None:
+    """Replica groups in any of the forms that XLA has had: listed, as a reshaped iota, as axes of a mesh."""
     devices = proto.collective_device_list
-    if devices.HasField("iota_replica_group_list"):
-        iota = devices.iota_replica_group_list
+    if proto.HasField("mesh_groups"):
+        return _mesh_groups(proto.mesh_groups)
+    if proto.HasField("iota_groups") or devices.HasField("iota_replica_group_list"):
+        iota = proto.iota_groups if proto.HasField("iota_groups") else devices.iota_replica_group_list
         return iota_groups(
             (iota.num_replica_groups, iota.num_devices_per_group),
             tuple(iota.iota_reshape_dims),
@@ -214,6 +243,36 @@ def _groups_of(proto: Any) -> Groups | None:
         )
     groups = tuple(tuple(g.replica_ids) for g in devices.replica_groups or proto.replica_groups)
     return groups or None
+
+
+def _mesh_groups(stated: Any) -> Groups | None:
+    """Groups along some axes of a device mesh. A part of an axis stands for it split into [before, part, after]."""
+    sizes = [axis.size for axis in stated.mesh.axes]
+    parts: dict[int, list[tuple[int, int]]] = {}
+    for ref in stated.axes:
+        if ref.mesh_axis_index >= len(sizes):
+            return None
+        sub = ref.sub_axis_info
+        whole = (1, sizes[ref.mesh_axis_index])
+        parts.setdefault(ref.mesh_axis_index, []).append((sub.pre_size, sub.size) if ref.HasField("sub_axis_info") else whole)
+    shape: list[int] = []
+    along: dict[tuple[int, int], int] = {}
+    for axis, size in enumerate(sizes):
+        done = 1
+        for before, part in sorted(parts.get(axis, [])):
+            if not part or before % done or size % (before * part):
+                return None
+            shape += [before // done, part]
+            along[axis, before] = len(shape) - 1
+            done = before * part
+        shape.append(size // done)
+    ids = np.array(stated.mesh.device_ids or range(math.prod(sizes)))
+    if ids.size != math.prod(shape):
+        return None
+    order = [along[r.mesh_axis_index, r.sub_axis_info.pre_size if r.HasField("sub_axis_info") else 1] for r in stated.axes]
+    rest = [i for i in range(len(shape)) if i not in order]
+    length = math.prod(shape[i] for i in order)
+    return tuple(tuple(row) for row in ids.reshape(shape).transpose(rest + order).reshape(-1, length).tolist())
 
 
 def iota_groups(shape: tuple[int, ...], reshape: tuple[int, ...], permutation: tuple[int, ...] = ()) -> Groups | None:
@@ -239,6 +298,7 @@ _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _BRACED = re.compile(r"\{([\d,]+)\}")
 
 
+@lru_cache(1 << 15)  # the planes of a file's devices repeat the same texts
 def parse_text(text: str) -> Instruction | None:
     """An instruction as HLO text, `%dot.3 = f32[2,4]{1,0} dot(f32[2,8]{1,0} %a, f32[8,4]{1,0} %b), ...`; None if it is none."""
     head = _HEAD.match(text)
@@ -262,6 +322,7 @@ def parse_text(text: str) -> Instruction | None:
         pairs=tuple((int(a), int(b)) for a, b in (p.split(",") for p in _BRACED.findall(pairs[1]))) if pairs else (),
         channel_id=int(channel[1]) if channel else None,
         target=target[1] if target else "",
+        global_ids="use_global_device_ids=true" in attributes,
         host_transfer="is_host_transfer=true" in attributes,
     )
 

@@ -14,6 +14,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from tracegap.ingest.errors import TraceError
 from tracegap.ingest.protobuf import messages
 
 Ints = NDArray[np.int64]
@@ -32,6 +33,7 @@ WANTED_TEXTS = frozenset(
 """Event statistics that are kept as text."""
 
 _BLOCK = 1 << 16  # events decoded at once: the temporaries stay in the processor's cache
+_PIECE = 1 << 24  # bytes read at once
 _PLANES, _ERRORS, _WARNINGS, _HOSTNAMES = 1, 2, 3, 4  # fields of XSpace
 _LINES, _EVENTS = 3, 4  # of XPlane and XLine
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
@@ -142,12 +144,12 @@ def read_space(stream: BinaryIO) -> Space:
 def _top_level(stream: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
     """(field number, byte of its content, content) of the outermost message. All its fields are length-delimited."""
     at = 0
-    while tag := stream.read(1):
+    while tag := _take(stream, 1, at):
         if tag[0] & 7 != _BYTES or not 1 <= tag[0] >> 3 <= 15 or tag[0] > 0x7F:
             raise WireError("malformed", at, "no field of an XSpace")
         size, digits = 0, 0
         while True:
-            byte = stream.read(1)
+            byte = _take(stream, 1, at)
             if not byte:
                 raise WireError("truncated", at, "the file ends within a length")
             size |= (byte[0] & 0x7F) << 7 * digits
@@ -157,12 +159,25 @@ def _top_level(stream: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
             if digits == 10:
                 raise WireError("malformed", at, "a length of more than ten bytes")
         start = at + 1 + digits
-        body = stream.read(size) if size < 1 << 62 else b""
+        body = _take(stream, size, start)
         if len(body) < size:
             rest = _first_damage(body, start) if tag[0] >> 3 == _PLANES else None
             raise rest or WireError("truncated", start + len(body), "the file ends within a plane")
         yield tag[0] >> 3, start, body
         at = start + size
+
+
+def _take(stream: BinaryIO, size: int, at: int) -> bytes:
+    """The next `size` bytes, fewer at the end of the file. In pieces, since a damaged file may ask for any size."""
+    parts = []
+    try:
+        while size and (part := stream.read(min(size, _PIECE))):
+            parts.append(part)
+            size -= len(part)
+    except TraceError as error:  # damaged compression
+        if not parts:
+            raise WireError(error.code, at, error.what) from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _first_damage(body: bytes, base: int) -> WireError | None:

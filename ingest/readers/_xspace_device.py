@@ -5,7 +5,7 @@ backend name an instruction of an HLO module in the same file, from which the co
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,8 +17,8 @@ from tracegap.ingest.classify.hlo_module import Instruction, Module, parse_text
 from tracegap.ingest.classify.kernel import collective_kind, is_collective, kernel_class, kernel_dtype
 from tracegap.ingest.protobuf import messages
 from tracegap.ingest.readers._xplane import MISSING, EventKind, Ints, Line, Plane, Value
-from tracegap.ingest.readers._xspace_host import Clock, Host, Launch, nullable, to_ns
-from tracegap.ingest.trace import shapes_json
+from tracegap.ingest.readers._xspace_host import Clock, Host, Launch, nullable, thread_name, to_ns
+from tracegap.ingest.trace import OPS, shapes_json
 from tracegap.models.ops import OpClass
 
 OPS_LINES = ("XLA Ops", "Sparse Core Ops")
@@ -94,37 +94,33 @@ class Executions:
     """Where executions of one operation differ (several kernels share its cost)."""
     bytes: list[int | None] | None = None
 
-    def frame(self) -> pl.DataFrame:
-        """Rows in the columns of OPS (without op_id and step), with `start_ps`, `end_ps`, `group_id` and the operation's number."""
+    def frame(self, step_of_group: Mapping[int, int]) -> pl.DataFrame:
+        """Rows in the columns of OPS (op_id aside), with `start_ps`, `end_ps` and the operation's number `op`."""
+        groups, which = np.unique(self.group, return_inverse=True)
+        steps = np.array([step_of_group.get(g, MISSING) for g in groups.tolist()], dtype=np.int64)[which]
         start = to_ns(self.start_ps)
-        fields = ("name", "op_class", "framework_op", "module", "dtype", "shapes", "cost_source", "cost_note", "flops", "bytes")
-        ints = ("flops", "bytes")
-        described = {
-            name: pl.Series(
-                name, [getattr(op, name) for op in self.ops], dtype=pl.Int64 if name in ints else pl.String
-            ).gather(self.op)
-            for name in fields
+        columns: dict[str, pl.Series | Ints] = {
+            name: pl.Series([getattr(op, name) for op in self.ops], dtype=kind).gather(self.op)
+            for name, kind in OPS.items()
+            if name in Op.__dataclass_fields__
         }
         for name, own in (("flops", self.flops), ("bytes", self.bytes)):
             if own is not None:
-                described[name] = pl.Series(name, own, dtype=pl.Int64)
+                columns[name] = pl.Series(own, dtype=pl.Int64)
+        launched = {"launch_ns": [x and x.start_ns for x in self.launches], "launch_thread": [x and x.thread for x in self.launches]}
+        columns |= {name: pl.Series(values, dtype=OPS[name]).gather(self.launch_code) for name, values in launched.items()}
+        columns |= {
+            "op_id": np.zeros(len(self.op), dtype=np.int64),
+            "device_id": pl.Series([self.device_id]).gather(np.zeros(len(self.op), dtype=np.int64)),
+            "stream": pl.Series(self.stream, dtype=pl.String).gather(self.stream_code),
+            "start_ns": start,
+            "dur_ns": to_ns(self.end_ps) - start,
+            "step": nullable("step", steps),
+            "correlation_id": nullable("correlation_id", self.correlation),
+        }
         return pl.DataFrame(
-            {
-                **described,
-                "stream": pl.Series(self.stream, dtype=pl.String).gather(self.stream_code),
-                "start_ns": start,
-                "dur_ns": to_ns(self.end_ps) - start,
-                "correlation_id": nullable("correlation_id", self.correlation),
-                "launch_ns": pl.Series([x and x.start_ns for x in self.launches], dtype=pl.Int64).gather(self.launch_code),
-                "launch_thread": pl.Series([x and x.thread for x in self.launches], dtype=pl.String).gather(
-                    self.launch_code
-                ),
-                "start_ps": self.start_ps,
-                "end_ps": self.end_ps,
-                "group_id": nullable("group_id", self.group),
-                "op": self.op,
-            }
-        ).with_columns(device_id=pl.lit(self.device_id))
+            {name: columns[name] for name in OPS} | {"start_ps": self.start_ps, "end_ps": self.end_ps, "op": self.op}
+        )
 
 
 @dataclass(slots=True)
@@ -144,8 +140,10 @@ class Programs:
                 data = kind.stats.get("Hlo Proto") or kind.stats.get("hlo_proto")
                 module = Module.parse(data) if isinstance(data, bytes) and data else None
                 if module is not None:
-                    found.modules[key] = module
-                    found.entries[key] = kind.name
+                    stated = _MODULE_NAME.match(kind.name)  # older writers use the program id as key as well
+                    program = signed(int(stated[2])) if stated is not None else key
+                    found.modules[program] = module
+                    found.entries[program] = kind.name
         return found
 
     def find(self, program: object, name: str) -> tuple[Module | None, Instruction | None]:
@@ -176,7 +174,7 @@ def tpu_executions(plane: Plane, device_id: str, ordinal: int, clock: Clock, pro
     """Leaves of the operation lines; an asynchronous operation is one execution from start to done."""
     ops: list[Op] = []
     described: dict[int, int] = {}
-    halves: dict[int, str | None] = {}
+    opcodes: dict[int, str] = {}
     names: dict[int, tuple[int | None, str, str]] = {}  # program, instruction, and for a done half the start's instruction
     rows: list[tuple[Ints, Ints, Ints, Ints, int]] = []
     streams: list[str] = []
@@ -187,7 +185,7 @@ def tpu_executions(plane: Plane, device_id: str, ordinal: int, clock: Clock, pro
             instruction = _instruction(kind)
             described[key] = len(ops)
             ops.append(_tpu_op(kind, instruction, programs))
-            halves[key] = hlo.is_half(instruction.opcode)
+            opcodes[key] = instruction.opcode
             names[key] = (number(kind.stats.get("program_id")), instruction.name, _start_name(instruction))
         return described[key]
 
@@ -199,8 +197,9 @@ def tpu_executions(plane: Plane, device_id: str, ordinal: int, clock: Clock, pro
     for line in lines:
         start = clock.starts_ps(line)
         end = start + line.duration_ps
-        keep = ~structure(line, start, end, lambda key: _instruction(plane.kinds[key]).opcode if key in plane.kinds else "")
-        paired = _pair_halves(line, start, end, halves, names)
+        control = [key for key, opcode in opcodes.items() if opcode in hlo.STRUCTURE]
+        keep = ~(np.isin(line.kind, control) & _holds_next(start, end))
+        paired = _pair_halves(line, start, opcodes, names)
         for begun, done in paired:
             keep[[begun, done]] = False
         pairs += [(_both(ops, described, line.kind[a], line.kind[b]), int(start[a]), int(end[b])) for a, b in paired]
@@ -330,14 +329,6 @@ def _hbm_bytes(breakdown: Value | None) -> int | None:
     return sum(a.bytes_accessed for a in accesses if a.memory_space == _HBM)
 
 
-def structure(line: Line, start: Ints, end: Ints, opcode: Callable[[int], str]) -> NDArray[np.bool_]:
-    """Which events are control flow around other events of their line."""
-    control = {key for key in np.unique(line.kind).tolist() if opcode(key) in hlo.STRUCTURE}
-    if not control:
-        return np.zeros(len(line), dtype=bool)
-    return _holds_next(start, end) & np.isin(line.kind, sorted(control))
-
-
 def _holds_next(start: Ints, end: Ints) -> NDArray[np.bool_]:
     """Which spans hold the span that begins next after them."""
     order = np.lexsort((-end, start))
@@ -348,14 +339,14 @@ def _holds_next(start: Ints, end: Ints) -> NDArray[np.bool_]:
 
 
 def _pair_halves(
-    line: Line, start: Ints, end: Ints, halves: Mapping[int, str | None], names: Mapping[int, tuple[int | None, str, str]]
+    line: Line, start: Ints, opcodes: Mapping[int, str], names: Mapping[int, tuple[int | None, str, str]]
 ) -> list[tuple[int, int]]:
     """(start event, done event) of asynchronous operations: each start with the first done that follows it."""
     present = np.unique(line.kind).tolist()
-    begins = {names[key][:2]: key for key in present if halves[key] == "start"}
+    begins = {names[key][:2]: key for key in present if hlo.is_half(opcodes[key]) == "start"}
     pairs: list[tuple[int, int]] = []
     for key in present:
-        begun = begins.get((names[key][0], names[key][2])) if halves[key] == "done" else None
+        begun = begins.get((names[key][0], names[key][2])) if hlo.is_half(opcodes[key]) == "done" else None
         if begun is None:
             continue
         first, second = np.flatnonzero(line.kind == begun), np.flatnonzero(line.kind == key)
@@ -610,7 +601,7 @@ def cpu_executions(
 ) -> list[Executions]:
     """Operations of the CPU backend, by device."""
     collectors: dict[int, _Collector] = {}
-    launches: dict[tuple[int, int], Launch | None] = {}
+    launches = _cpu_launches(plane, work, clock, host)
     for line in plane.lines:
         mine = work.get(id(line))
         if mine is None or not mine.any():
@@ -632,16 +623,34 @@ def cpu_executions(
         for device in np.unique(devices).tolist():
             pick = leaf & (devices == device)
             known, which = np.unique(runs[pick], return_inverse=True)
-            for run in known.tolist():
-                if (run, device) not in launches:
-                    launches[run, device] = host.by_run(run, device) if run != MISSING else None
             collector = collectors.setdefault(device, _Collector(f"CPU:{device}", device))
             missing = np.full(int(pick.sum()), MISSING, dtype=np.int64)
             collector.add(
                 ops, code[pick], start[rows][pick], end[rows][pick], line.name, missing, line.numbers("group_id")[rows][pick],
-                [launches[run, device] for run in known.tolist()], which,
+                [launches.get((run, device)) for run in known.tolist()], which,
             )  # fmt: skip
     return [collectors[device].done() for device in sorted(collectors)]
+
+
+def _cpu_launches(
+    plane: Plane, work: Mapping[int, NDArray[np.bool_]], clock: Clock, host: Host
+) -> dict[tuple[int, int], Launch | None]:
+    """Launch of each (run, device): the call that names the run, else the call that handed over its first operation."""
+    first: dict[tuple[int, int], tuple[int, str]] = {}
+    for line in plane.lines:
+        if id(line) not in work:
+            continue
+        thread = thread_name(line, plane.stats.get("process_id"))
+        rows = np.flatnonzero(work[id(line)] & (line.numbers("run_id") != MISSING))
+        columns = (line.numbers("run_id"), line.numbers("device_ordinal"), to_ns(clock.starts_ps(line)))
+        for run, device, start in zip(*(column[rows].tolist() for column in columns), strict=True):
+            key = (run, max(device, 0))
+            first[key] = min(first.get(key, (start, thread)), (start, thread))
+    launches: dict[tuple[int, int], Launch | None] = {}
+    for (run, device), (start, thread) in first.items():
+        named = host.by_run(run, device)
+        launches[run, device] = named if named is not None and named.start_ns <= start else host.by_region(thread, start)
+    return launches
 
 
 def _cpu_op(name: str, program: int, programs: Programs) -> tuple[Op, str]:

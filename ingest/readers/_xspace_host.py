@@ -1,6 +1,7 @@
 """The host side of an XSpace: spans of threads, step marks, and which call launched what."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from tracegap.ingest.trace import HOST_EVENTS
 _ABSOLUTE_NS = 10**17  # a line that starts later than this is in Unix time (it is 1973), not relative to the profile
 _EXECUTE = re.compile(r"execute|enqueue|launch|pjit|pjrt", re.IGNORECASE)
 _AFTERWARDS = re.compile(r"wait|callback|done", re.IGNORECASE)
+_REGION_MARKS = ("ThreadpoolListener::StartRegion", "ThreadpoolListener::StopRegion")
 _MEMORY = frozenset({"MemoryAllocation", "MemoryDeallocation"})
 
 
@@ -75,6 +77,8 @@ class Host:
     """Rows of calls that execute a run, each with its device or MISSING."""
     correlated: dict[int, int] = field(default_factory=dict)
     """Rows of runtime calls by correlation id."""
+    regions: dict[str, tuple[list[int], list[tuple[int, int] | None]]] = field(default_factory=dict)
+    """By thread: when a pool thread took over a piece of work, with its context, and when it gave it back (None)."""
     _start: list[int] = field(default_factory=list)
     _parent: list[int] = field(default_factory=list)
     _thread: list[str] = field(default_factory=list)
@@ -95,6 +99,27 @@ class Host:
         """The earliest call that executes a run, on this device where the calls tell theirs."""
         mine = [row for row, ordinal in self.runs.get(run, []) if ordinal in (MISSING, device)]
         return self._at(self._root(min(mine, key=self._start.__getitem__, default=None)))
+
+    def by_region(self, thread: str, at_ns: int) -> Launch | None:
+        """The call that handed over the piece of work in which a pool thread is at this time, through all hand-overs."""
+        row: int | None = None
+        while thread in self.regions:
+            times, contexts = self.regions[thread]
+            i = bisect_right(times, at_ns) - 1
+            context = contexts[i] if i >= 0 else None
+            producer = self.producers.get(context) if context is not None else None
+            if producer is None or self._start[producer] > at_ns or producer == row:
+                break
+            row = producer
+            thread, at_ns = self._thread[row], self._start[row]
+        return self._at(self._call(row))
+
+    def _call(self, row: int | None) -> int | None:
+        """The innermost executing call around a row."""
+        at = -1 if row is None else row
+        while at >= 0 and not _executes(self.events["name"][at]):
+            at = self._parent[at]
+        return at if at >= 0 else row
 
     def _root(self, row: int | None) -> int | None:
         while row is not None:
@@ -136,6 +161,7 @@ def read_host(planes: list[Plane], clock: Clock, device_work: Mapping[int, NDArr
     ).select(*HOST_EVENTS)
     host._start, host._thread = events["start_ns"].to_list(), events["thread"].to_list()
     host._parent = tree.parent.tolist()
+    _note_regions(host)
     return host
 
 
@@ -182,11 +208,24 @@ def _link(host: Host, line: Line, keep: NDArray[np.bool_], first: int, names: pl
         host.correlated.setdefault(correlation, first + row)
     devices = line.numbers("device_ordinal")[keep]
     for row, run in rows_with("run_id"):
-        if _EXECUTE.search(names[row]) and not _AFTERWARDS.search(names[row]):
+        if _executes(names[row]):
             host.runs.setdefault(run, []).append((first + row, int(devices[row])))
     groups = line.numbers("group_id")[keep]
     for row, step in rows_with("step_num"):
         host.steps.append((step, int(groups[row]) if groups[row] != MISSING else None, first + row))
+
+
+def _executes(name: str) -> bool:
+    return bool(_EXECUTE.search(name)) and not _AFTERWARDS.search(name)
+
+
+def _note_regions(host: Host) -> None:
+    """Pool threads mark where they begin and end a piece of work with events without length."""
+    marks = host.events.filter(pl.col("name").is_in(_REGION_MARKS)).sort("start_ns", "event_id")
+    for row, thread, name, start in marks.select("event_id", "thread", "name", "start_ns").iter_rows():
+        times, contexts = host.regions.setdefault(thread, ([], []))
+        times.append(start)
+        contexts.append(host.consumers.get(row) if name == _REGION_MARKS[0] else None)
 
 
 def thread_name(line: Line, pid: object = None) -> str:

@@ -18,6 +18,7 @@ from tracegap.ingest.readers._xspace_device import (
     KNOWN_LINES,
     OPS_LINES,
     Executions,
+    Op,
     Programs,
     cpu_executions,
     cpu_work,
@@ -57,7 +58,7 @@ def read(path: Path) -> Trace:
     with open_plain(path) as stream:
         space = read_space(stream)
     _check(path, space)
-    return _trace(space)
+    return trace_of(space)
 
 
 def _check(path: Path, space: Space) -> None:
@@ -79,8 +80,9 @@ def _is_mangled_text(path: Path) -> bool:
     return head.count(_UTF8_REPLACEMENT) > 8 and "\ufffd" in head[:-4].decode("utf-8", errors="ignore")
 
 
-def _trace(space: Space) -> Trace:
-    issues = Issues()
+def trace_of(space: Space, issues: Issues | None = None) -> Trace:
+    """The tables of a decoded XSpace, wherever it came from."""
+    issues = issues if issues is not None else Issues()
     _report(space, issues)
     planes = space.planes
     clock = Clock.of(planes)
@@ -103,9 +105,9 @@ def _trace(space: Space) -> Trace:
         for mine in cpu_executions(plane, work, clock, programs, host):
             devices.setdefault(mine.device_id, Device(device_id=mine.device_id, kind="cpu", ordinal=mine.ordinal))
             executions.append(mine)
+    executions = [e for e in executions if len(e.op)]
     marks, step_of_group = _steps(planes, clock, host)
-    frames = [e.frame() for e in executions if len(e.op)]
-    ops = _number(frames, step_of_group)
+    ops = _number([e.frame(step_of_group) for e in executions])
     trace = Trace(
         format=NAME,
         framework=_framework(planes, programs),
@@ -115,7 +117,7 @@ def _trace(space: Space) -> Trace:
         ops=ops.select(*OPS),
         host_events=host.events,
         step_marks=marks,
-        collectives=_collectives(ops, [e for e in executions if len(e.op)]),
+        collectives=_collectives(ops, executions),
         config=_config(planes),
         facts=_facts(space, programs, ops, host),
         issues=issues,
@@ -210,7 +212,8 @@ def _framework(planes: list[Plane], programs: Programs) -> str:
         return "jax"
     names = [m.name for m in programs.modules.values()]
     names += [k.name for p in planes for line in p.lines if line.name == "XLA Modules" for k in _kinds(p, line)]
-    if any(name.startswith(("jit_", "pjit_", "pmap_")) for name in names):
+    names += [k.name for p in planes if _HOST.match(p.name) for k in p.kinds.values() if k.name.startswith("PjitFunction(")]
+    if any(name.startswith(("jit_", "pjit_", "pmap_", "PjitFunction(")) for name in names):
         return "jax"
     if any(name.startswith(("SyncTensorsGraph", "IrToHlo")) for name in names):
         return "pytorch"
@@ -287,51 +290,49 @@ def _step_number(plane: Plane, line: Line, i: int, key: int) -> int | None:
     return next((int(found[1]) for found in digits if found is not None), i)
 
 
-def _number(frames: list[pl.DataFrame], step_of_group: dict[int, int]) -> pl.DataFrame:
-    """All operations, numbered, with the steps that their groups tell."""
+def _number(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    """All operations, numbered in file order."""
     if not frames:
-        extra = {"start_ps": pl.Int64, "end_ps": pl.Int64, "group_id": pl.Int64, "op": pl.Int64, "part": pl.Int64}
-        return pl.DataFrame(schema=OPS | extra)
-    ops = pl.concat([frame.with_columns(part=pl.lit(i, dtype=pl.Int64)) for i, frame in enumerate(frames)], how="diagonal")
-    groups = pl.DataFrame(
-        {"group_id": list(step_of_group), "step": list(step_of_group.values())}, schema={"group_id": pl.Int64, "step": pl.Int64}
-    )
-    ops = ops.join(groups, on="group_id", how="left", maintain_order="left").with_row_index("op_id")
-    return ops.cast({name: kind for name, kind in OPS.items() if name in ops.columns})  # type: ignore[arg-type]
+        return pl.DataFrame(schema=OPS | dict.fromkeys(("start_ps", "end_ps", "op", "part"), pl.Int64))
+    ops = pl.concat([frame.with_columns(part=pl.lit(i, dtype=pl.Int64)) for i, frame in enumerate(frames)])
+    return ops.with_columns(op_id=pl.int_range(pl.len(), dtype=pl.Int64))
 
 
 def _collectives(ops: pl.DataFrame, executions: list[Executions]) -> pl.DataFrame:
     """A row for each operation that communicates. Group ids are the same text on all devices of the group."""
-    mine = ops.filter(pl.col("op_class") == OpClass.COLLECTIVE.value).sort("part", "start_ps", maintain_order=True)
-    rows: list[dict[str, Any]] = []
-    counts: dict[tuple[int, str], int] = {}
-    for op_id, part, key in mine.select("op_id", "part", "op").iter_rows():
-        execution = executions[part]
-        op = execution.ops[key]
-        shared = op.collective
-        if shared is None:
-            rows.append({"op_id": op_id})
-            continue
-        group = shared.group_of(execution.ordinal) if execution.ordinal is not None else None
-        group_id = f"{op.site}:{','.join(map(str, group))}" if group is not None and op.site is not None else None
-        seq = None
-        if group_id is not None:
-            seq = counts.get((part, group_id), 0)
-            counts[part, group_id] = seq + 1
-        rows.append(
-            {
-                "op_id": op_id,
-                "collective": shared.kind.value if shared.kind is not None else None,
-                "group_id": group_id,
-                "group_ranks": json.dumps(list(group), separators=(",", ":")) if group is not None else None,
-                "group_size": len(group) if group is not None else None,
-                "seq": seq,
-                "message_bytes": shared.message_bytes,
-                "dtype": shared.dtype,
-                "peer": next((b for a, b in shared.pairs if a == execution.ordinal), None),
-            }
-        )
-    return pl.DataFrame(rows, schema=COLLECTIVES).sort("op_id")
+    described = [
+        {"part": part, "op": key, **_communication(op, execution.ordinal)}
+        for part, execution in enumerate(executions)
+        for key, op in enumerate(execution.ops)
+        if op.op_class is OpClass.COLLECTIVE
+    ]
+    known = pl.DataFrame(described, schema={"part": pl.Int64, "op": pl.Int64} | COLLECTIVES).drop("op_id", "seq")
+    mine = ops.filter(pl.col("op_class") == OpClass.COLLECTIVE.value).select("op_id", "part", "op", "start_ps")
+    grouped = pl.col("group_id").is_not_null()
+    return (
+        mine.join(known, on=("part", "op"), how="left")
+        .sort("part", "start_ps", "op_id")
+        .with_columns(seq=pl.when(grouped).then(pl.col("op_id").cum_count().over("part", "group_id").cast(pl.Int64) - 1))
+        .sort("op_id")
+        .select(*COLLECTIVES)
+    )
+
+
+def _communication(op: Op, ordinal: int | None) -> dict[str, Any]:
+    """Columns of COLLECTIVES that all executions of an operation on one device share."""
+    shared = op.collective
+    if shared is None:
+        return {}
+    group = shared.group_of(ordinal) if ordinal is not None else None
+    return {
+        "collective": shared.kind.value if shared.kind is not None else None,
+        "group_id": f"{op.site}:{','.join(map(str, group))}" if group is not None and op.site is not None else None,
+        "group_ranks": json.dumps(list(group), separators=(",", ":")) if group is not None else None,
+        "group_size": len(group) if group is not None else None,
+        "message_bytes": shared.message_bytes,
+        "dtype": shared.dtype,
+        "peer": next((b for a, b in shared.pairs if a == ordinal), None),
+    }
 
 
 # ---------------------------------------------------------------------------------------------- facts
@@ -345,7 +346,12 @@ def _facts(space: Space, programs: Programs, ops: pl.DataFrame, host: Host) -> d
         "hostnames": space.hostnames,
         "errors": space.errors,
         "warnings": space.warnings,
-        "devices": {device: _device_facts(mine) for (device,), mine in ops.partition_by("device_id", as_dict=True).items()},
+        "devices": {
+            device: _device_facts(mine)
+            for (device,), mine in ops.select("device_id", "op_class", "start_ps", "end_ps")
+            .partition_by("device_id", as_dict=True)
+            .items()
+        },
     }
     if modules:
         facts["hlo_modules[entry,name,computations,instructions]"] = [list(module) for module in modules]
@@ -372,9 +378,8 @@ def _plane_facts(plane: Plane, programs: Programs, host: Host) -> dict[str, Any]
     unknown = [line.name for line in plane.lines if _is_unknown(plane, line)]
     if unknown:
         facts["unknown_lines"] = unknown
-    protos = sum(1 for key in plane.kinds if key in programs.modules and programs.entries[key] == plane.kinds[key].name)
-    if protos and any("metadata" in part for part in plane.name.split(":")):
-        facts["hlo_protos"] = protos
+    if plane.name == "/host:metadata" and programs.modules:
+        facts["hlo_protos"] = len(programs.modules)
     with_hlo = [(line.codes("hlo_op")[0] >= 0, line.duration_ps) for line in plane.lines if "hlo_op" in line.texts]
     if with_hlo:
         facts["events_with_hlo_op[n,ps]"] = [
