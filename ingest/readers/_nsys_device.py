@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from tracegap.ingest.classify import aten
-from tracegap.ingest.classify.kernel import is_collective, kernel_class, kernel_dtype
+from tracegap.ingest.classify.kernel import element_dtype, is_collective, kernel_class, kernel_dtype
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers._nsys_db import Database
 from tracegap.ingest.readers._nsys_nccl import Calls, bytes_of_inputs
@@ -195,15 +195,20 @@ def _by_name(frame: pl.DataFrame) -> pl.DataFrame:
     for table, name in frame.select("table", "name").unique("name").iter_rows():
         collective = table == KERNEL and is_collective(name)
         by_name = OpClass.COLLECTIVE if collective else _CLASS_OF_TABLE.get(table) or kernel_class(name)
-        rows.append((name, by_name.value, kernel_dtype(name) if table == KERNEL else None, collective))
-    schema = {"name": pl.String, "class_by_name": pl.String, "dtype_by_name": pl.String, "is_collective": pl.Boolean}
+        dtypes = (kernel_dtype(name), element_dtype(name)) if table == KERNEL else (None, None)
+        rows.append((name, by_name.value, *dtypes, collective))
+    schema = {
+        "name": pl.String, "class_by_name": pl.String, "dtype_by_name": pl.String, "dtype_of_list": pl.String,
+        "is_collective": pl.Boolean,
+    }  # fmt: skip
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _by_range(frame: pl.DataFrame, range_names: pl.Series) -> pl.DataFrame:
     """What the operator around a launch tells: framework_op, known_* (known_note "" where none); a row a range."""
     kernels = frame.filter((pl.col("op_row") >= 0) & (pl.col("table") == KERNEL)).sort("dur_ns", descending=True)
-    longest = kernels.unique("op_row", keep="first", maintain_order=True).select("op_row", element="dtype_by_name")
+    longest = kernels.unique("op_row", keep="first", maintain_order=True)
+    longest = longest.select("op_row", element="dtype_by_name", listed="dtype_of_list")
     others = frame.filter(pl.col("op_row") >= 0).select("op_row").unique()
     ranges = others.join(longest, on="op_row", how="left").sort("op_row")
     ranges = ranges.with_columns(range_names.gather(ranges["op_row"]).alias("text"))
@@ -211,26 +216,26 @@ def _by_range(frame: pl.DataFrame, range_names: pl.Series) -> pl.DataFrame:
     ranges = ranges.select(
         "op_row",
         "element",
+        "listed",
         parts.field("field_0").str.splitn(", ", 2).struct.field("field_0").alias("framework_op"),
         parts.field("field_1").str.splitn(", input_op_ids", 2).struct.field("field_0").alias("sizes"),
     )
     schema = {
-        "framework_op": pl.String, "sizes": pl.String, "element": pl.String, "known_class": pl.String,
+        "framework_op": pl.String, "sizes": pl.String, "element": pl.String, "listed": pl.String, "known_class": pl.String,
         "known_dtype": pl.String, "known_flops": pl.Int64, "known_bytes": pl.Int64, "known_note": pl.String,
         "known_shapes": pl.String,
     }  # fmt: skip
     described = []
-    for name, text, element in ranges.select("framework_op", "sizes", "element").unique().iter_rows():
+    keys = ["framework_op", "sizes", "element", "listed"]
+    for key in ranges.select(keys).unique().iter_rows():
+        name, text, element, listed = key
         shapes = _parsed(text)
-        known = _describe(name, shapes, element)
+        known = _describe(name, shapes, element, listed)
         op_class = known.op_class.value if known.op_class and not aten.is_view(name) else None
         shown = None if shapes is None else shapes_json(shapes)
-        described.append(
-            (name, text, element, op_class, known.dtype, known.flops, known.bytes, known.note or "", shown)
-        )
+        described.append((*key, op_class, known.dtype, known.flops, known.bytes, known.note or "", shown))
     table = pl.DataFrame(described, schema=schema, orient="row")
-    keys = ["framework_op", "sizes", "element"]
-    return ranges.join(table, on=keys, how="left", nulls_equal=True).drop("sizes", "element")
+    return ranges.join(table, on=keys, how="left", nulls_equal=True).drop(keys[1:])
 
 
 def _with_parts(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
@@ -262,13 +267,14 @@ def _parsed(text: str | None) -> list[Any] | None:
     return shapes if isinstance(shapes, list) else None
 
 
-def _describe(name: str, shapes: list[Any] | None, element: str | None) -> aten.Described:
+def _describe(name: str, shapes: list[Any] | None, element: str | None, listed: str | None) -> aten.Described:
     """Cost of an operator from what its range says.
 
     NVTX ranges have no element types. Kernels of matrix products, attention and convolutions have that of their
-    operands in their names: for these `element`, which the kernel's name tells, stands for the type of every tensor.
+    operands in their names: for these `element`, which the kernel's name tells, stands for the type of every tensor;
+    kernels over lists of tensors have theirs, `listed`.
     """
-    known = aten.describe(name, shapes, None)
+    known = aten.describe(name, shapes, None, list_dtype=listed)
     if shapes is None:
         return known if known.op_class is None else replace(known, note=_NO_SHAPES)
     if known.op_class in _OPERANDS_IN_NAME and known.bytes is None and element is not None:

@@ -103,6 +103,19 @@ def diagnostics(db: Database, issues: Issues) -> None:
         issues.add(numbered, message, where="DIAGNOSTIC_EVENT", count=count, severity="data_loss" if lost else "info")
 
 
+def counters_of(db: Database) -> pl.DataFrame:
+    """Sampled GPU metrics (since 2023); the low byte of a metric's type is the number of its GPU."""
+    keys = {"typeId": pl.Int64, "metricId": pl.Int64}
+    samples = db.read("GPU_METRICS", keys | {"timestamp": pl.Int64, "value": pl.Float64})
+    names = db.read("TARGET_INFO_GPU_METRICS", keys | {"metricName": pl.String}).unique(list(keys), keep="first")
+    return samples.join(names, on=list(keys), maintain_order="left").select(
+        (pl.col("typeId") % 256).cast(pl.String).alias("device_id"),
+        pl.col("metricName").alias("name"),
+        pl.col("timestamp").alias("ts_ns"),
+        "value",
+    )
+
+
 def gpus_of(db: Database) -> list[dict[str, Any]]:
     """GPUs of the node, by id; adapters without multiprocessors are no CUDA devices."""
     columns = dict.fromkeys(

@@ -131,6 +131,7 @@ def _read(db: Database) -> Trace:
         host_events=_with_unseen_syncs(db, events, calls).select(*HOST_EVENTS),
         step_marks=marks.select(*STEP_MARKS),
         collectives=collectives,
+        counters=meta.counters_of(db),
         config=meta.config_of(db),
         facts=_facts(db, ranges, work, frame),
         issues=issues,
