@@ -16,6 +16,7 @@ import vl_convert
 from markupsafe import Markup
 
 from tracegap.reports import people, sections, theme
+from tracegap.reports.comparison_page import describe
 from tracegap.reports.section import Context, Section
 from tracegap.reports.summary import Summary, snapshot, summarize
 
@@ -32,9 +33,8 @@ def section_modules() -> tuple[ModuleType, ...]:
 
 def build_sections(con: duckdb.DuckDBPyConnection, summary: Summary) -> dict[str, Section]:
     """All sections of a run by the name of their module. The views of the gap must be installed."""
-    with snapshot(con, summary.run_id):
-        context = Context(con, summary)
-        return {m.__name__.rsplit(".", 1)[1]: m.build(context) for m in section_modules()}
+    context = Context(con, summary)
+    return {m.__name__.rsplit(".", 1)[1]: m.build(context) for m in section_modules()}
 
 
 def render_run(con: duckdb.DuckDBPyConnection, run_id: str, out: Path) -> Path:
@@ -43,8 +43,10 @@ def render_run(con: duckdb.DuckDBPyConnection, run_id: str, out: Path) -> Path:
     Raises:
         StoreError: the store has no such run.
     """
-    summary = summarize(con, run_id)
-    return _write(out, "run.html.j2", summary=summary, sections=build_sections(con, summary))
+    with snapshot(con, run_id=run_id):
+        summary = summarize(con, run_id)
+        built = build_sections(con, summary)
+    return _write(out, "run.html.j2", _specs(built), summary=summary, sections=built)
 
 
 def render_index(con: duckdb.DuckDBPyConnection, out_dir: Path, pages: Mapping[str, str]) -> Path:
@@ -56,22 +58,20 @@ def render_index(con: duckdb.DuckDBPyConnection, out_dir: Path, pages: Mapping[s
         pages: path of each run's page relative to `out_dir`; a run without one is listed without a link.
     """
     rows = con.execute("select run_id from runs order by started_at desc nulls last, run_id").fetchall()
-    runs = [summarize(con, r[0]) for r in rows]
-    return _write(out_dir / "index.html", "index.html.j2", runs=runs, pages=pages)
+    with snapshot(con, ["step_gap"]):
+        runs = [summarize(con, r[0]) for r in rows]
+    return _write(out_dir / "index.html", "index.html.j2", {}, runs=runs, pages=pages)
 
 
 def render_compare(comparison: Any, out: Path) -> Path:
     """Writes the page of a `reports.compare.Comparison` (or of anything whose `as_dict()` has the same keys)."""
-    from tracegap.reports.comparison_page import describe  # noqa: PLC0415 - only this page needs it
-
     return _write(out, "compare.html.j2", **describe(comparison.as_dict()))
 
 
-def _write(out: Path, template: str, **values: Any) -> Path:
+def _write(out: Path, template: str, charts: Mapping[str, Any], **values: Any) -> Path:
     """Renders a template; the file appears whole or not at all."""
-    charts = _specs(values.get("sections") or {})
     text = _environment().get_template(template).render(
-        **values, specs=_script_json(charts), bundle=_bundle() if charts else ""
+        **values, charts=charts, specs=_script_json(charts), bundle=_bundle() if charts else ""
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f".{out.name}.{os.getpid()}")

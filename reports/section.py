@@ -51,10 +51,9 @@ class Context:
         return self.summary.run_id
 
     def query(self, sql: str, **values: Any) -> Query:
-        """Runs a query; `$run_id` and the median step's `$trace_id`, `$device_id`, `$step` are bound where it names them."""
-        step = self.summary.step
-        known = {"run_id": self.run_id, **{k: step[k] if step else None for k in ("trace_id", "device_id", "step")}}
-        bound = {name: (known | values)[name] for name in set(_PARAMETER.findall(sql))}
+        """Runs a query; `$run_id` is bound where it names it."""
+        known = {"run_id": self.run_id, **values}
+        bound = {name: known[name] for name in set(_PARAMETER.findall(sql))}
         return Query(sql, bound, pl.DataFrame(self.con.sql(sql, params=bound)))
 
 

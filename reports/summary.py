@@ -1,8 +1,9 @@
 """A run in a few words and numbers: what the page, the index and the terminal all say first."""
 
 import contextlib
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,40 +11,73 @@ import duckdb
 import polars as pl
 
 from tracegap.ingest.errors import StoreError
+from tracegap.models import hardware
 from tracegap.reports import people
-from tracegap.reports.buckets import BUCKETS
+from tracegap.reports.buckets import BUCKETS, COLUMNS
 
 MINIMUM = ("useful_math_ns", "memory_bound_ns", "comm_minimum_ns")
 """Buckets that physics needs: their sum is the shortest possible step, as far as costs are known."""
 SMALL_FRAC = 0.05
 """Unknown parts below this share of the step are not worth a warning in the headline."""
 
-MEDIAN_STEP = """
-with ranked as (
-    select
-        *,
-        row_number() over (partition by complete order by wall_ns, rank, device_id, step) as place,
-        count(*) over (partition by complete) as steps
+TYPICAL = """
+by_step as (
+    select step, avg(wall_ns) as mean_wall_ns, complete
     from step_gap
     where run_id = $run_id
+    group by step, complete
+),
+ranked as (
+    select
+        step, complete,
+        row_number() over (partition by complete order by mean_wall_ns, step) as place,
+        count(*) over (partition by complete) as steps
+    from by_step
+    where complete or not (select bool_or(complete) from by_step)
+),
+typical as (
+    -- Of an even number of steps the two in the middle stand for the run.
+    select g.*
+    from step_gap g
+    join ranked r on r.step = g.step and r.complete = g.complete
+    where g.run_id = $run_id and r.place between (r.steps + 1) // 2 and r.steps // 2 + 1
 )
-select * exclude (place, steps)
-from ranked
-where place = (steps + 1) // 2
-order by complete desc
-limit 1
 """
-"""The step that stands for a run: the median (the lower of two) of all complete steps on all devices."""
+"""Common table expressions: `typical` has the rows of `step_gap` that stand for the run. They are the median step by wall
+time (mean over devices) of the complete ones; of all, where none is complete. Its mean is what pages and comparisons show."""
 
+_STEP = f"""
+with {TYPICAL}
+select
+    count(*) as device_steps,
+    list(distinct step order by step) as steps,
+    count(distinct (trace_id, device_id)) as devices,
+    bool_and(complete) as complete,
+    min(source) as source,
+    min(incomplete_reason) as incomplete_reason,
+    avg(wall_ns) as wall_ns,
+    {", ".join(f"avg({c}) as {c}" for c in COLUMNS)},
+    avg(mfu) as mfu,
+    avg(hfu) as hfu,
+    min(mfu_note) as mfu_note,
+    min(mfu_dtype) as mfu_dtype,
+    1 - sum(unmodelled_compute_ns) / nullif(sum(compute_ns), 0) as modelled_share_frac
+from typical
+having count(*) > 0
+"""
 _RUN = """
 select
     r.*,
-    (select count(*) from devices d join traces t using (trace_id) where t.run_id = r.run_id) as device_count,
-    (select string_agg(distinct coalesce(d.hardware, d.name, d.kind), ' + ')
-     from devices d join traces t using (trace_id) where t.run_id = r.run_id) as parts,
     (select count(*) from traces t where t.run_id = r.run_id and t.status <> 'ok') as partial_traces
 from runs r
 where r.run_id = $run_id
+"""
+_PARTS = """
+select d.hardware, coalesce(d.name, d.kind) as name, count(*) as devices
+from devices d join traces t using (trace_id)
+where t.run_id = $run_id
+group by all
+order by devices desc, hardware, name
 """
 _STEPS = """
 select
@@ -72,11 +106,12 @@ class Summary:
     """UTC, to the minute; None where no trace tells."""
     simulated: bool
     title: str
-    """ "llama-8b · 8 × h100_sxm · 20 steps"."""
+    """ "llama-8b · 8 × H100 SXM · 20 steps"."""
     steps: int
     """Complete steps; averages and medians are over these."""
     step: dict[str, Any] | None
-    """Row of `step_gap` of the median step; None where the run has no step."""
+    """Columns of `step_gap` of the median step, mean over its devices; buckets in whole ns that add up to `wall_ns`. None
+    where the run has no step."""
     findings: list[dict[str, Any]] = field(default_factory=list)
     """Rows of `findings`, the largest saving first."""
     doubts: list[str] = field(default_factory=list)
@@ -176,15 +211,16 @@ def summarize(con: duckdb.DuckDBPyConnection, run_id: str) -> Summary:
         known = [r[0] for r in con.execute("select run_id from runs order by started_at desc nulls last limit 5").fetchall()]
         raise StoreError(f"no run {run_id!r} in the store" + (f"; the latest are {', '.join(known)}" if known else ""))
     counts = _row(con, _STEPS, run_id) or {}
-    step = _row(con, MEDIAN_STEP, run_id)
+    step = _row(con, _STEP, run_id)
+    if step is not None:
+        step |= _whole_ns(step)
     complete, every = counts["complete_steps"], counts["steps"]
-    parts = f"{people.count(run['device_count'])} × {run['parts']}" if run["device_count"] else "no device"
     return Summary(
         run_id=run_id,
         job=run["job"],
         started_at=f"{run['started_at']:%Y-%m-%d %H:%M}" if run["started_at"] else None,
         simulated=bool(run["simulated"]),
-        title=f"{run['job']} · {parts} · {people.plural(complete or every, 'step')}",
+        title=f"{run['job']} · {_parts(con, run_id)} · {people.plural(complete or every, 'step')}",
         steps=complete,
         step=step,
         findings=[
@@ -193,6 +229,19 @@ def summarize(con: duckdb.DuckDBPyConnection, run_id: str) -> Summary:
         ],
         doubts=_doubts(run, counts, step),
     )
+
+
+def _whole_ns(step: dict[str, Any]) -> dict[str, int]:
+    """Means as whole ns that still add up: the running sum is rounded, as in the query of the waterfall."""
+    ends = [round(end) for end in itertools.accumulate(step[c] for c in COLUMNS)]
+    return {"wall_ns": ends[-1]} | {c: end - start for c, start, end in zip(COLUMNS, [0, *ends], ends, strict=False)}
+
+
+def _parts(con: duckdb.DuckDBPyConnection, run_id: str) -> str:
+    chips = hardware.catalogue()
+    rows = pl.DataFrame(con.sql(_PARTS, params={"run_id": run_id})).to_dicts()
+    named = [(r["devices"], chips[r["hardware"]].name if r["hardware"] in chips else r["name"]) for r in rows]
+    return " + ".join(f"{people.count(n)} × {name}" for n, name in named) or "no device"
 
 
 def _doubts(run: dict[str, Any], counts: dict[str, Any], step: dict[str, Any] | None) -> list[str]:
@@ -213,17 +262,21 @@ def _doubts(run: dict[str, Any], counts: dict[str, Any], step: dict[str, Any] | 
     return said
 
 
-@contextlib.contextmanager
-def snapshot(con: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[None]:
-    """Computes the views of one run once: inside, their names stand for temporary tables with the rows of that run.
+VIEWS = ("step_gap", "collective_gap", "op_gap")
+"""Views of the gap. The first reads the last, so it is computed before."""
 
-    The same queries give the same rows without it; each would walk all operations again.
+
+@contextlib.contextmanager
+def snapshot(con: duckdb.DuckDBPyConnection, views: Sequence[str] = VIEWS, run_id: str | None = None) -> Iterator[None]:
+    """Computes views once: inside, their names stand for temporary tables with the rows of one run, or of all.
+
+    The same queries give the same rows without it, but each would walk all operations of the store again.
     """
-    views = ("step_gap", "collective_gap", "op_gap")  # step_gap reads op_gap, so it comes before
     made = []
     try:
         for view in views:
-            con.execute(f"create temp table {view} as select * from {view} where run_id = $run_id", {"run_id": run_id}).fetchall()
+            rows = f"select * from {view} where $run_id is null or run_id = $run_id"
+            con.execute(f"create temp table {view} as {rows}", {"run_id": run_id}).fetchall()
             made.append(view)
         yield
     finally:

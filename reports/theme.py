@@ -49,21 +49,31 @@ _FAMILY = {
 FAMILY_OF_CLASS = {str(c): FAMILIES[_FAMILY.get(c, "vector")][0] for c in OpClass}
 """Words of the family of an `ops.op_class`."""
 
-NS_AXIS = "datum.value == 0 ? '0' : format(datum.value / 1e9, '~s') + 's'"
-"""Axis label of a column in ns: Vega's prefixes on seconds."""
+def _spaced(value: str, unit: str) -> str:
+    """Vega expression: a number with prefix and unit, a space before them."""
+    return f"replace(format({value}, '~s'), regexp('([a-zA-Zµ]?)$'), ' $1') + '{unit}'"
+
+
+NS_AXIS = "datum.value == 0 ? '0' : " + _spaced("datum.value / 1e9", "s")
+"""Label of an axis of a column in ns: prefixes on seconds."""
 
 
 def si_axis(unit: str) -> str:
-    """Axis label of a column in whole units."""
-    return f"format(datum.value, '~s') + '{unit}'"
+    """Label of a logarithmic axis: powers of ten only."""
+    exponent = "log(datum.value) / LN10"
+    return f"abs({exponent} - round({exponent})) < 1e-6 ? {_spaced('datum.value', unit)} : ''"
 
 
-def colour(field: str, words: dict[str, tuple[str, str]], title: str | None = None) -> alt.Color:
-    """Colour by a column that holds the words of one of the tables above."""
-    names, colours = zip(*words.values(), strict=True)
-    return alt.Color(
-        f"{field}:N", title=title, scale=alt.Scale(domain=list(names), range=list(colours)), legend=alt.Legend(title=title)
-    )
+def colour(rows: pl.DataFrame, field: str, words: dict[str, tuple[str, str]]) -> alt.Color:
+    """Colour by a column that holds words of one of the tables above; the legend has those that occur."""
+    occurring = set(rows[field])
+    names, colours = zip(*(pair for pair in words.values() if pair[0] in occurring), strict=True)
+    return alt.Color(f"{field}:N", title=None, scale=alt.Scale(domain=list(names), range=list(colours)))
+
+
+def width(bars: int) -> Any:
+    """Width of a chart of so many bars: as wide as the page, unless few bars would turn into walls."""
+    return "container" if bars > 20 else {"step": 40}
 
 
 def say(rows: pl.DataFrame, column: str, show: Any, into: str) -> pl.DataFrame:
@@ -83,7 +93,6 @@ def finish(chart: alt.TopLevelMixin) -> dict[str, Any]:
         font="system-ui, sans-serif",
         aria=False,  # the figure around it carries the text; thousands of marks read aloud help nobody
         padding=2,
-        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
     )
     configured = configured.configure_view(stroke=None)
     configured = configured.configure_axis(
@@ -100,9 +109,11 @@ def finish(chart: alt.TopLevelMixin) -> dict[str, Any]:
         labelLimit=190,
     )
     configured = configured.configure_legend(
-        **text, orient="top", labelFontSize=12, titleFontSize=12, labelLimit=240, symbolStrokeWidth=0, columns=3
+        **text, orient="top", labelFontSize=12, titleFontSize=12, labelLimit=240, symbolStrokeWidth=0, symbolOpacity=1, columns=3
     )
     configured = configured.configure_text(color="currentColor", fontSize=12)
     configured = configured.configure_rule(color="currentColor")
     spec: dict[str, Any] = configured.to_dict()
+    if spec.get("width") == "container":
+        spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     return spec

@@ -150,7 +150,7 @@ def _chart(drawn: pl.DataFrame) -> alt.TopLevelMixin:
     kinds = shown["collective"].unique().sort().to_list()
     base = alt.Chart(shown).encode(
         x=alt.X(
-            "message_bytes:Q", title="message", scale=alt.Scale(type="log"), axis=alt.Axis(labelExpr=theme.si_axis("B"), tickCount=6)
+            "message_bytes:Q", title="message", scale=alt.Scale(type="log", padding=24), axis=alt.Axis(labelExpr=theme.si_axis("B"), tickCount=6)
         ),
         color=alt.Color(
             "collective:N",
@@ -190,5 +190,5 @@ def _wait_chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
             y=alt.Y("wait_per_step_ns:Q", title="waits in a step", axis=alt.Axis(labelExpr=theme.NS_AXIS, tickCount=5)),
             tooltip=["rank:O", "waits a step:N", "last_in:Q"],
         )
-        .properties(width="container", height=180)
+        .properties(width=theme.width(len(rows)), height=180)
     )

@@ -149,8 +149,8 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
     )
     bars = base.mark_bar(height={"band": 0.42}, yOffset=8, minBandSize=2).encode(
         x=alt.X("time_ns:Q", title=None, axis=alt.Axis(labelExpr=theme.NS_AXIS, tickCount=6)),
-        color=theme.colour("family", theme.FAMILIES),
+        color=theme.colour(shown, "family", theme.FAMILIES),
     )
     names = base.mark_text(align="left", baseline="bottom", dy=3, limit=560).encode(x=alt.value(2), text="label:N")
     names = names.transform_calculate(label="datum.operation + ': ' + datum.time")
-    return alt.layer(bars, names).properties(width="container", height={"step": 34})
+    return alt.layer(bars, names).properties(width="container", height=34 * len(shown))

@@ -101,5 +101,5 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
             ),
             tooltip=["rank:O", "step:O", "behind the median:N", "own time:N"],
         )
-        .properties(width="container", height=max(120, min(420, 24 * rows["rank"].n_unique())))
+        .properties(width=theme.width(rows["step"].n_unique()), height=max(120, min(420, 24 * rows["rank"].n_unique())))
     )

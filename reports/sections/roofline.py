@@ -174,7 +174,7 @@ def _chart(operations: pl.DataFrame, ceilings: pl.DataFrame) -> alt.TopLevelMixi
             x=x,
             y=y,
             size=alt.Size("time_ns:Q", legend=None, scale=alt.Scale(range=[25, 900])),
-            color=theme.colour("family", theme.FAMILIES),
+            color=theme.colour(shown, "family", theme.FAMILIES),
             tooltip=[
                 "name:N", "op_class:N", "dtype:N", "calls:Q", "time, all steps:N", "arithmetic a byte:N", "reached:N",
                 "of its bound:N",

@@ -104,10 +104,10 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
         .encode(
             x=alt.X("step:O", title="step", axis=alt.Axis(labelOverlap=True, labelAngle=0)),
             y=alt.Y("sum(ns):Q", title=None, axis=alt.Axis(labelExpr=theme.NS_AXIS, tickCount=5)),
-            color=theme.colour("doing", theme.STATES),
+            color=theme.colour(shown, "doing", theme.STATES),
             order="place:Q",
             opacity=alt.condition("datum.counted == 'complete'", alt.value(1), alt.value(0.35)),
             tooltip=["step:O", "counted:N", "doing:N", "time:N", "step time:N", "incomplete_reason:N"],
         )
-        .properties(width="container", height=230)
+        .properties(width=theme.width(rows["step"].n_unique()), height=230)
     )

@@ -1,21 +1,33 @@
 """Where the time of the median step goes: all buckets, adding up to its wall time."""
 
+from typing import Any
+
 import altair as alt
 import polars as pl
 
 from tracegap.reports import people, theme
 from tracegap.reports.buckets import BY_COLUMN, COLUMNS
 from tracegap.reports.section import Column, Context, Figure, Section
+from tracegap.reports.summary import TYPICAL
 
 ORDER = 10
 
 SQL = f"""
-with step as (
-    select * from step_gap where trace_id = $trace_id and device_id = $device_id and step = $step
+with {TYPICAL},
+means as (
+    select avg(wall_ns) as wall_ns, count(*) as device_steps, {", ".join(f"avg({c}) as {c}" for c in COLUMNS)} from typical
 ),
-buckets as (
+unpivoted as (
     select bucket, ns, list_position({list(COLUMNS)!r}, bucket) as place
-    from (unpivot (select {", ".join(COLUMNS)} from step) on columns(*) into name bucket value ns)
+    from (unpivot (select {", ".join(COLUMNS)} from means) on columns(*) into name bucket value ns)
+),
+-- Means are rounded where they end, so that they add up in whole ns.
+buckets as (
+    select
+        bucket, place,
+        cast(round(coalesce(sum(ns) over (order by place rows between unbounded preceding and 1 preceding), 0)) as bigint) as from_ns,
+        cast(round(sum(ns) over (order by place)) as bigint) as to_ns
+    from unpivoted
 ),
 -- What each operation puts into the buckets; one that the window cuts counts by the part inside.
 pieces as (
@@ -27,7 +39,7 @@ pieces as (
     from op_windows w
     join op_gap g using (trace_id, op_id)
     left join comm_windows c on c.trace_id = w.trace_id and c.op_id = w.op_id and c.step = w.step
-    where w.trace_id = $trace_id and w.device_id = $device_id and w.step = $step
+    join typical t on t.trace_id = w.trace_id and t.device_id = w.device_id and t.step = w.step
 ),
 parts as (
     select name, 'useful_math_ns' as bucket, math_ns as ns from pieces where state = 'compute' and is_modelled
@@ -49,7 +61,10 @@ parts as (
     select name, 'exposed_copy_ns', share_ns from pieces where state = 'exposed_copy'
 ),
 by_name as (
-    select bucket, name, sum(ns) as ns, count(*) as calls from parts group by all having abs(sum(ns)) >= 1
+    select bucket, name, sum(ns) / any_value(device_steps) as ns, count(*) / any_value(device_steps) as calls
+    from parts, means
+    group by bucket, name
+    having abs(sum(ns)) / any_value(device_steps) >= 1
 ),
 inside as (
     select
@@ -60,12 +75,10 @@ inside as (
     group by bucket
 )
 select
-    b.bucket, b.ns, b.ns / nullif(s.wall_ns, 0) as share_frac,
-    cast(sum(b.ns) over (order by b.place) - b.ns as bigint) as from_ns,
-    cast(sum(b.ns) over (order by b.place) as bigint) as to_ns,
-    s.wall_ns, coalesce(i.names, 0) as names, i.operations
+    b.bucket, b.to_ns - b.from_ns as ns, (b.to_ns - b.from_ns) / nullif(m.wall_ns, 0) as share_frac, b.from_ns, b.to_ns,
+    cast(round(m.wall_ns) as bigint) as wall_ns, coalesce(i.names, 0) as names, i.operations
 from buckets b
-cross join step s
+cross join means m
 left join inside i using (bucket)
 order by b.place
 """
@@ -93,17 +106,17 @@ def build(ctx: Context) -> Section:
     rows = theme.say(rows, "ns", people.duration, "time")
     rows = theme.say(rows, "share_frac", people.percent, "share")
     largest = rows.sort("ns", descending=True).head(3)
-    where = f"rank {step['rank']}, step {step['step']}" if step["rank"] is not None else f"step {step['step']}"
+    where = _which(step)
     return Section(
         title=title,
         sentence=(
-            f"The parts add up to the {people.duration(step['wall_ns'])} of the {_kind(ctx)} ({where}). The largest are "
+            f"The parts add up to the {people.duration(step['wall_ns'])} of the {_kind(ctx)}. The largest are "
             + ", ".join(f"{r['title']} ({r['time']})" for r in largest.to_dicts())
             + "."
         ),
         figures=[
             Figure(
-                title=f"One step, piece by piece: {where}",
+                title=f"The step piece by piece ({where})",
                 query=query,
                 rows=rows,
                 chart=_chart(rows),
@@ -116,7 +129,7 @@ def build(ctx: Context) -> Section:
                     Column("meaning", "what it is"),
                     Column("inside", "operations inside"),
                 ),
-                note="" if rows["ns"].min() >= 0 else (  # type: ignore[operator]
+                note="" if rows["ns"].min() >= 0 else (  
                     "A negative part means that kernels beat their bound: a peak, FLOP or byte count is wrong, or data came"
                     " from cache. It is shown as it is, so that the sum stays true."
                 ),
@@ -129,11 +142,17 @@ def _kind(ctx: Context) -> str:
     return "median complete step" if ctx.summary.steps else "median step (none is complete)"
 
 
+def _which(step: dict[str, Any]) -> str:
+    numbers = " and ".join(str(n) for n in step["steps"])
+    over = f", mean over {step['devices']} devices" if step["devices"] > 1 else ""
+    return f"step {numbers}{over}" if len(step["steps"]) == 1 else f"mean of steps {numbers}{over}"
+
+
 def _inside(row: dict[str, object]) -> str:
     operations = row["operations"]
     if not isinstance(operations, list) or not operations:
         return "–"
-    said = [f"{o['name'][:60]} {people.duration(o['ns'])} ({o['calls']} ×)" for o in operations]
+    said = [f"{o['name'][:60]} {people.duration(o['ns'])} ({people.significant(o['calls'])} ×)" for o in operations]
     more = int(str(row["names"])) - len(said)
     return "; ".join(said) + (f"; and {more} more" if more > 0 else "")
 
@@ -152,7 +171,7 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
     )
     x = alt.X("from_ns:Q", title=None, axis=alt.Axis(labelExpr=theme.NS_AXIS, tickCount=6))
     bars = base.mark_bar(height={"band": 0.72}, minBandSize=2).encode(
-        x=x, x2="to_ns:Q", color=theme.colour("group", theme.GROUPS)
+        x=x, x2="to_ns:Q", color=theme.colour(rows, "group", theme.GROUPS)
     )
     end = "max(datum.from_ns, datum.to_ns)"
     start = "min(datum.from_ns, datum.to_ns)"
@@ -169,4 +188,4 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
         .encode(x="at:Q", text="time:N")
     )
     total = alt.Chart(shown.head(1)).mark_rule(strokeDash=[4, 3], opacity=0.6).encode(x="wall_ns:Q")
-    return alt.layer(bars, right, left, total).properties(width="container", height={"step": 25})
+    return alt.layer(bars, right, left, total).properties(width="container", height=25 * len(rows))
