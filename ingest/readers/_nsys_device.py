@@ -1,6 +1,7 @@
 """What ran on the devices: kernels, copies, fills and whole graphs, joined to the calls that launched them."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -195,11 +196,11 @@ def _by_name(frame: pl.DataFrame) -> pl.DataFrame:
     for table, name in frame.select("table", "name").unique("name").iter_rows():
         collective = table == KERNEL and is_collective(name)
         by_name = OpClass.COLLECTIVE if collective else _CLASS_OF_TABLE.get(table) or kernel_class(name)
-        dtypes = (kernel_dtype(name), element_dtype(name)) if table == KERNEL else (None, None)
-        rows.append((name, by_name.value, *dtypes, collective))
+        told = (kernel_dtype(name), element_dtype(name), _causal(name)) if table == KERNEL else (None, None, None)
+        rows.append((name, by_name.value, *told, collective))
     schema = {
         "name": pl.String, "class_by_name": pl.String, "dtype_by_name": pl.String, "dtype_of_list": pl.String,
-        "is_collective": pl.Boolean,
+        "is_causal": pl.Boolean, "is_collective": pl.Boolean,
     }  # fmt: skip
     return pl.DataFrame(rows, schema=schema, orient="row")
 
@@ -208,7 +209,7 @@ def _by_range(frame: pl.DataFrame, range_names: pl.Series) -> pl.DataFrame:
     """What the operator around a launch tells: framework_op, known_* (known_note "" where none); a row a range."""
     kernels = frame.filter((pl.col("op_row") >= 0) & (pl.col("table") == KERNEL)).sort("dur_ns", descending=True)
     longest = kernels.unique("op_row", keep="first", maintain_order=True)
-    longest = longest.select("op_row", element="dtype_by_name", listed="dtype_of_list")
+    longest = longest.select("op_row", element="dtype_by_name", listed="dtype_of_list", causal="is_causal")
     others = frame.filter(pl.col("op_row") >= 0).select("op_row").unique()
     ranges = others.join(longest, on="op_row", how="left").sort("op_row")
     ranges = ranges.with_columns(range_names.gather(ranges["op_row"]).alias("text"))
@@ -217,20 +218,21 @@ def _by_range(frame: pl.DataFrame, range_names: pl.Series) -> pl.DataFrame:
         "op_row",
         "element",
         "listed",
+        "causal",
         parts.field("field_0").str.splitn(", ", 2).struct.field("field_0").alias("framework_op"),
         parts.field("field_1").str.splitn(", input_op_ids", 2).struct.field("field_0").alias("sizes"),
     )
     schema = {
-        "framework_op": pl.String, "sizes": pl.String, "element": pl.String, "listed": pl.String, "known_class": pl.String,
-        "known_dtype": pl.String, "known_flops": pl.Int64, "known_bytes": pl.Int64, "known_note": pl.String,
-        "known_shapes": pl.String,
+        "framework_op": pl.String, "sizes": pl.String, "element": pl.String, "listed": pl.String, "causal": pl.Boolean,
+        "known_class": pl.String, "known_dtype": pl.String, "known_flops": pl.Int64, "known_bytes": pl.Int64,
+        "known_note": pl.String, "known_shapes": pl.String,
     }  # fmt: skip
     described = []
-    keys = ["framework_op", "sizes", "element", "listed"]
+    keys = ["framework_op", "sizes", "element", "listed", "causal"]
     for key in ranges.select(keys).unique().iter_rows():
-        name, text, element, listed = key
+        name, text, *told = key
         shapes = _parsed(text)
-        known = _describe(name, shapes, element, listed)
+        known = _describe(name, shapes, *told)
         op_class = known.op_class.value if known.op_class and not aten.is_view(name) else None
         shown = None if shapes is None else shapes_json(shapes)
         described.append((*key, op_class, known.dtype, known.flops, known.bytes, known.note or "", shown))
@@ -267,18 +269,24 @@ def _parsed(text: str | None) -> list[Any] | None:
     return shapes if isinstance(shapes, list) else None
 
 
-def _describe(name: str, shapes: list[Any] | None, element: str | None, listed: str | None) -> aten.Described:
-    """Cost of an operator from what its range says.
+def _describe(
+    name: str, shapes: list[Any] | None, element: str | None, listed: str | None, causal: bool | None
+) -> aten.Described:
+    """Cost of an operator from its range's name and what the name of its kernel adds.
 
     NVTX ranges have no element types. Kernels of matrix products, attention and convolutions have that of their
-    operands in their names: for these `element`, which the kernel's name tells, stands for the type of every tensor;
-    kernels over lists of tensors have theirs, `listed`.
+    operands in their names: for these `element` stands for the type of every tensor. Kernels over lists of tensors have
+    theirs, `listed`; those of flash attention whether the mask is `causal`.
     """
     known = aten.describe(name, shapes, None, list_dtype=listed)
     if shapes is None:
         return known if known.op_class is None else replace(known, note=_NO_SHAPES)
     if known.op_class in _OPERANDS_IN_NAME and known.bytes is None and element is not None:
-        typed = aten.describe(name, shapes, [element if shape else "" for shape in shapes])
+        concrete = None
+        if causal is not None and name in _CAUSAL_ARGUMENT:
+            concrete = ["" for _ in shapes]
+            concrete[_CAUSAL_ARGUMENT[name] : _CAUSAL_ARGUMENT[name] + 1] = [str(causal)]
+        typed = aten.describe(name, shapes, [element if shape else "" for shape in shapes], None, concrete)
         assumed = "element types are those in the kernel's name"
         return replace(typed, note=f"{typed.note}; {assumed}" if typed.note else assumed)
     return known
@@ -286,3 +294,23 @@ def _describe(name: str, shapes: list[Any] | None, element: str | None, listed: 
 
 _NO_SHAPES = "no shapes in the NVTX range: torch.autograd.profiler.emit_nvtx(record_shapes=True)"
 _OPERANDS_IN_NAME = {OpClass.MATMUL, OpClass.ATTENTION, OpClass.CONVOLUTION}
+_CAUSAL_ARGUMENT = {
+    "aten::_scaled_dot_product_flash_attention": 4,
+    "aten::_scaled_dot_product_flash_attention_backward": 11,
+    "aten::_flash_attention_forward": 8,
+    "aten::_flash_attention_backward": 11,
+    "flash_attn::_flash_attn_forward": 5,
+    "flash_attn::_flash_attn_backward": 11,
+}
+"""Position of `is_causal` among the arguments of operators that run flash attention's kernels."""
+_FLASH = re.compile(
+    r"flash_(?:fwd_kernel|bwd_dq_dk_dv_loop_seqk_parallel_kernel)<.*?> ?, (?:true|false|\(bool\)[01]), "
+    r"(true|false|\(bool\)[01])\b"
+)
+"""Flash attention 2: after the traits of the kernel its template has Is_dropout, then Is_causal."""
+
+
+def _causal(kernel: str) -> bool | None:
+    """Whether a flash attention kernel masks causally; None where its name does not tell."""
+    match = _FLASH.search(kernel)
+    return None if match is None else match[1] in ("true", "(bool)1")
