@@ -119,8 +119,9 @@ class Columns:
             self._parts[name].append(part)
 
     def joined(self) -> dict[str, NDArray[Any]]:
-        """All columns; those without a row are empty 64-bit integers."""
-        return {n: np.concatenate(p) if p else np.zeros(0, np.int64) for n, p in self._parts.items()}
+        """All columns; those without a row are empty."""
+        kind = {True: np.bool_, False: np.int64}
+        return {n: np.concatenate(p) if p else np.zeros(0, kind[n.startswith("has_")]) for n, p in self._parts.items()}
 
 
 @dataclass
@@ -135,10 +136,10 @@ class Collector:
     """Events by (ph, cat)."""
     empty: int = 0
     """Entries of the list that are no event: `{}`."""
-    lost_timestamps: int = 0
-    negative_durations: int = 0
-    missing_durations: int = 0
+    slices_without_time: int = 0
+    """Begins and ends without a time."""
     first_ns: int | None = None
+    """Earliest start of a complete event, and below the latest end; host and device, labels too."""
     last_end_ns: int | None = None
     device_args: set[Any] = field(default_factory=set)
     """The values of `device` in the arguments of device work; None where there is none."""
@@ -155,10 +156,10 @@ class Collector:
 
     def __post_init__(self) -> None:
         self._device = Columns(
-            "order", "start", "dur", "name", "role", "device", "stream", "corr", "ext", "bytes", "sound"
+            "order", "start", "dur", "name", "role", "device", "stream", "corr", "ext", "bytes", "has_start", "has_dur"
         )
         self._host = Columns(
-            "order", "start", "dur", "name", "cat", "pid", "tid", "role", "corr", "ext", "shape", "seq"
+            "order", "start", "dur", "name", "cat", "pid", "tid", "role", "corr", "ext", "shape", "seq", "has_start"
         )
         self._slices: list[tuple[int, int, bool, Event]] = []
 
@@ -177,13 +178,8 @@ class Collector:
         others = np.flatnonzero((role == Role.LOOK) | (role == Role.LABEL))
         if len(others):
             self._take_others(block, first, others.tolist())
-        spans = role >= Role.LABEL
-        lost = spans & ~block.has_start
-        if lost.any():
-            self.lost_timestamps += int(lost.sum())
-            role[lost] = Role.IGNORED
-            spans &= block.has_start
-        self._extend(block.start_ns[spans], block.dur_ns[spans])
+        timed = (role >= Role.LABEL) & block.has_start
+        self._extend(block.start_ns[timed], block.dur_ns[timed])
         device = (role >= Role.KERNEL) & (role <= Role.MEMSET)
         if device.any():
             self._take_device(list(compress(events, device.tolist())), block, np.flatnonzero(device), first, role)
@@ -198,16 +194,13 @@ class Collector:
             self.last_end_ns = high if self.last_end_ns is None else max(self.last_end_ns, high)
 
     def _take_device(self, events: list[Event], block: Block, rows: Ints, first: int, role: NDArray[np.int8]) -> None:
-        dur, has_dur = block.dur_ns[rows], block.has_dur[rows]
-        self.negative_durations += int((dur < 0).sum())
-        self.missing_durations += int((~has_dur).sum())
         args = [e.args for e in events]
         self.device_args.update([a.device for a in args])
         ext = [a.external_id if a.external_id is not None else a.external_id_18 for a in args]
         self._device.add(
             order=rows + first,
             start=block.start_ns[rows],
-            dur=dur,
+            dur=block.dur_ns[rows],
             name=self.texts.of([_text(e.name) for e in events]),
             role=role[rows],
             device=self.texts.of([str(e.pid if e.args.device is None else e.args.device) for e in events]),
@@ -215,7 +208,8 @@ class Collector:
             corr=_ids([a.correlation for a in args]),
             ext=_ids(ext),
             bytes=np.array([NONE if a.bytes is None or (b := integer(a.bytes)) is None else b for a in args], np.int64),
-            sound=(dur >= 0) & has_dur,
+            has_start=block.has_start[rows],
+            has_dur=block.has_dur[rows],
         )
         for row, a in zip(rows.tolist(), args, strict=True):
             if a.collective is not None or a.in_nelems is not None:
@@ -224,8 +218,6 @@ class Collector:
     def _take_host(self, events: list[Event], block: Block, rows: Ints, first: int, role: NDArray[np.int8]) -> None:
         n = len(events)
         roles = role[rows]
-        dur = block.dur_ns[rows]
-        self.negative_durations += int((dur < 0).sum())
         corr, ext, shape, seq = (np.full(n, NONE, np.int64) for _ in range(4))
         calls = np.flatnonzero(roles == Role.RUNTIME)
         if len(calls):
@@ -250,7 +242,7 @@ class Collector:
         self._host.add(
             order=rows + first,
             start=block.start_ns[rows],
-            dur=np.maximum(dur, 0),
+            dur=block.dur_ns[rows],
             name=self.texts.of([_text(e.name) for e in events]),
             cat=self.texts.of([e.cat for e in events]),
             pid=self.texts.of([e.pid for e in events]),
@@ -260,6 +252,7 @@ class Collector:
             ext=ext,
             shape=shape,
             seq=seq,
+            has_start=block.has_start[rows],
         )
 
     def _take_others(self, block: Block, first: int, rows: list[int]) -> None:
@@ -270,7 +263,7 @@ class Collector:
                 if block.has_start[i]:
                     self._slices.append((i + first, int(block.start_ns[i]), event.ph == "E", event))
                 else:
-                    self.lost_timestamps += 1
+                    self.slices_without_time += 1
             elif event.ph == "X":
                 self.gpu_step_labels += event.cat != "Trace" and str(event.name).startswith("ProfilerStep#")
             elif event.ph == "i" and event.name == "[memory]" and block.has_start[i]:
@@ -318,6 +311,7 @@ class Collector:
                 ext=_ids([s[3].args.external_id for s in begins]),
                 shape=self.shapes.of([_shape_key(s[3].args) for s in begins]).astype(np.int64),
                 seq=np.full(n, NONE, np.int64),
+                has_start=np.ones(n, np.bool_),
             )
             self._slices = []
         host = self._host.joined()

@@ -21,6 +21,7 @@ from tracegap.ingest.readers._kineto_events import NONE, Collector, Role, intege
 from tracegap.ingest.readers._kineto_host import Host, Launches, find_launches
 from tracegap.ingest.readers._kineto_json import KinetoText
 from tracegap.ingest.readers._kineto_ops import OpRows, cpu_ops, device_ops
+from tracegap.ingest.readers._kineto_sound import sound_records
 from tracegap.ingest.trace import COUNTERS, HOST_EVENTS, STEP_MARKS, Device, DeviceKind, Trace
 
 NAME = "kineto"
@@ -64,20 +65,19 @@ def read(path: Path) -> Trace:
     metadata = text.metadata
     _refuse_foreign(path, metadata)
     columns, open_slices, unmatched_ends = collected.host_columns()
+    facts = {"unmatched_begin": len(open_slices), "unmatched_end": unmatched_ends, "open": open_slices[:100]}
+    device, columns = sound_records(collected.device_columns(), columns, issues, facts)
     host = Host(list(collected.texts), list(collected.shapes), columns)
-    device = collected.device_columns()
-    facts = _facts(collected, text, device, host)
-    facts |= {"unmatched_begin": len(open_slices), "unmatched_end": unmatched_ends, "open": open_slices[:100]}
-    kept = {name: column[device["sound"].astype(np.bool_)] for name, column in device.items()}
+    facts |= _facts(collected, text, device, host)
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     groups = Groups(info)
-    launches = find_launches(kept, host)
+    launches = find_launches(device, host)
     if len(device["order"]):
-        rows = device_ops(kept, host, launches, collected.call_bytes, set(collected.comm_args))
+        rows = device_ops(device, host, launches, collected.call_bytes, set(collected.comm_args))
         comms = collectives(
             rows.values,
-            op_events=kept["order"].tolist(),
+            op_events=device["order"].tolist(),
             host_rows=launches.call.tolist(),
             host=host,
             comm_args=collected.comm_args,
@@ -90,11 +90,10 @@ def read(path: Path) -> Trace:
             rows.values, op_events=[NONE] * rows.n, host_rows=spans, host=host, comm_args={}, groups=groups
         )
         devices = [Device(device_id="cpu", kind="cpu", name=None)] if rows.n else []
-    origin, shift = _origin(metadata, collected)
+    origin, shift = _origin(metadata, device, host)
     facts["ts_offset_ns"] = shift
-    without = int((launches.call < 0).sum())
-    facts["gpu_events_without_launch"] = without
-    facts["gpu_time_without_launch_ns"] = int(kept["dur"][launches.call < 0].sum())
+    facts["gpu_events_without_launch"] = int((launches.call < 0).sum())
+    facts["gpu_time_without_launch_ns"] = int(device["dur"][launches.call < 0].sum())
     _count_issues(issues, collected, launches, facts)
     _warnings(metadata, issues)
     return Trace(
@@ -127,10 +126,11 @@ def _refuse_foreign(path: Path, metadata: dict[str, Any]) -> None:
         )
 
 
-def _origin(metadata: dict[str, Any], collected: Collector) -> tuple[int | None, int]:
+def _origin(metadata: dict[str, Any], device: dict[str, NDArray[Any]], host: Host) -> tuple[int | None, int]:
     """Unix time of t = 0, None where the file does not tell, and the file's time of t = 0; both in ns."""
     base = integer(metadata.get("baseTimeNanoseconds"))
-    first = collected.first_ns or 0
+    first = int(np.concatenate([device["start"], host.columns["start"]]).min(initial=2**62))
+    first = 0 if first == 2**62 else first
     if base is not None:
         return base + first, first
     if first >= _EARLIEST_UNIX_NS:
@@ -173,21 +173,7 @@ def _warnings(metadata: dict[str, Any], issues: Issues) -> None:
 
 
 def _count_issues(issues: Issues, collected: Collector, launches: Launches, facts: dict[str, Any]) -> None:
-    issues.add(
-        "lost_timestamp", "spans without a start, left out", count=collected.lost_timestamps, severity="data_loss"
-    )
-    issues.add(
-        "negative_duration",
-        "spans of negative length: work of a device is left out, host spans are kept with length 0",
-        count=collected.negative_durations,
-        severity="data_loss",
-    )
-    issues.add(
-        "missing_duration",
-        "work of a device without a length, left out",
-        count=collected.missing_durations,
-        severity="data_loss",
-    )
+    issues.add("slice_without_time", "begins and ends without a time, left out", count=collected.slices_without_time)
     issues.add("open_slice", "slices begin (B) and never end (E), left out", count=facts["unmatched_begin"])
     issues.add("unmatched_end", "slices end (E) that never began (B)", count=facts["unmatched_end"])
     issues.add(
@@ -213,7 +199,7 @@ def _facts(collected: Collector, text: KinetoText, device: dict[str, NDArray[Any
         elif ph in by:
             by[ph][str(cat)] += n
     by["X"].pop("None", None)
-    role, dur, sound = device["role"], device["dur"], device["sound"].astype(np.bool_)
+    role, dur = device["role"], device["dur"]
     facts: dict[str, Any] = {
         "events": text.events - collected.empty,
         "by_phase": dict(sorted(by_phase.items())),
@@ -223,15 +209,12 @@ def _facts(collected: Collector, text: KinetoText, device: dict[str, NDArray[Any
         "top_level": "array" if text.bare_array else "object",
         "damaged_events": text.damaged_events,
         "null_fields": text.null_fields,
-        "lost_timestamps": collected.lost_timestamps,
-        "negative_durations": collected.negative_durations,
         "steps_on_gpu_rows": collected.gpu_step_labels,
         "slices": len(host.kind),
     }
     for name, wanted in (("kernel", Role.KERNEL), ("memcpy", Role.COPY), ("memset", Role.MEMSET)):
         facts[f"{name}s"] = int((role == wanted).sum())
-        facts[f"{name}_time_ns"] = int(dur[(role == wanted) & sound].sum())
-    facts["zero_durations"] = int(((dur == 0) & sound & (role == Role.KERNEL)).sum())
+        facts[f"{name}_time_ns"] = int(dur[role == wanted].sum())
     ops = host.columns["role"] == Role.OP
     shaped = np.array([bool(key[0]) for key in host.shapes] + [False], np.bool_)
     facts["cpu_ops"] = int(ops.sum())
