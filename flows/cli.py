@@ -175,13 +175,13 @@ def report(ctx: click.Context, runs: tuple[str, ...], out: Path | None, store: P
     Example: tracegap report traces/step-1000 -o page.html
     """
     from tracegap.ingest.store import open_store
-    from tracegap.reports import page, terminal
+    from tracegap.reports import names, page, terminal
 
     with open_store(store) as con:
         run_ids, status = _run_ids(con, runs)
         pages = {}
         for run_id in run_ids:
-            name = page.file_name(run_id)
+            name = names.page_name(run_id)
             target = out / name if out and (len(run_ids) > 1 or out.is_dir()) else out or Path(name)
             pages[run_id] = page.render_run(con, run_id, target)
             if not as_json:
@@ -210,7 +210,6 @@ def compare(
     limit = _percent(fail_over) if fail_over is not None else None
     from tracegap.ingest.store import open_store
     from tracegap.reports import compare as comparing
-    from tracegap.reports import page, terminal
 
     with open_store(store) as con:
         sides = []
@@ -225,8 +224,12 @@ def compare(
     if as_json:
         _dump(result.as_dict())
     else:
+        from tracegap.reports import terminal
+
         _show(terminal.comparison(result))
     if out:
+        from tracegap.reports import page
+
         click.echo(f"page: {page.render_compare(result, out)}", err=as_json)
     if limit is not None and result.change_frac > limit and result.verdict == "slower":
         click.echo(f"tracegap: {100 * result.change_frac:.2f}% slower, over the limit of {100 * limit:g}%", err=True)

@@ -38,7 +38,7 @@ def run_demo(out: Path, samples: Path | None, ingest: Callable[..., list[Ingeste
         TracegapError: the sample traces are not there (they are part of a checkout, not of an installed package).
     """
     began = time.monotonic()
-    from tracegap.reports import compare, page, terminal
+    from tracegap.reports import compare, names, page, terminal
 
     folder = samples or Path(tracegap.__file__).resolve().parents[2] / "sample_traces"
     if not folder.is_dir():
@@ -48,7 +48,7 @@ def run_demo(out: Path, samples: Path | None, ingest: Callable[..., list[Ingeste
         ingested = ingest(con, sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(("_", "."))))
         pages: dict[str, str] = {}
         for run_id in dict.fromkeys(i.run_id for i in ingested if i.run_id):
-            name = page.file_name(run_id)
+            name = names.page_name(run_id)
             page.render_run(con, run_id, out / name)
             pages[run_id] = name
         index = page.render_index(con, out, pages)

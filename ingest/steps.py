@@ -176,13 +176,19 @@ def _source(marks: pl.DataFrame) -> str:
 
 
 def _incomplete(counts: list[int], issues: Issues) -> list[str | None]:
-    """Reasons, by step: a recording cuts its first or its last step; a damaged file its last one."""
+    """Reasons, by step: why it does not count in averages.
+
+    Nothing marks the end of the last step, so the pause before a next one (input, logging) is missing in it: with others
+    to speak for the run it is left out. A recording may cut its first step, and damage a file's last one.
+    """
     reasons: list[str | None] = [None] * len(counts)
-    if issues.lost_data:
-        reasons[-1] = "the trace is damaged: this step may be cut"
     if len(counts) >= 3:
         median = float(np.median(counts))
-        for i in (0, len(counts) - 1):
-            if counts[i] < _CUT_BELOW * median:
-                reasons[i] = f"cut by the recording: {counts[i]} kernels, a median step has {median:g}"
+        if counts[0] < _CUT_BELOW * median:
+            reasons[0] = f"cut by the recording: {counts[0]} kernels, a median step has {median:g}"
+        reasons[-1] = "the last recorded step: no next one marks its end"
+        if counts[-1] < _CUT_BELOW * median:
+            reasons[-1] = f"cut by the recording: {counts[-1]} kernels, a median step has {median:g}"
+    if issues.lost_data:
+        reasons[-1] = "the trace is damaged: this step may be cut"
     return reasons

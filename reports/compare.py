@@ -27,7 +27,7 @@ _MAX_CAUSES = 8
 _CAUSE_SHARE = 0.02  # a bucket is named as a cause from this part of the largest bucket's change
 
 _CONFIG_OF_BUCKET = (
-    (re.compile(r"bucket|ddp|fsdp|zero|nccl|comm|mesh|parallel|shard|topology|ranks|world|hosts|nodes", re.I), {"comm_minimum", "comm_wait", "comm_inefficiency"}),
+    (re.compile(r"bucket|ddp|fsdp|zero|nccl|comm|mesh|parallel|shard|topology|ranks|world|hosts|nodes", re.I), {"comm_minimum", "comm_inefficiency"}),
     (re.compile(r"data|loader|worker|prefetch|pin_memory|dataset|shuffle", re.I), {"idle_input", "comm_wait", "exposed_copy"}),
     (re.compile(r"log|eval|checkpoint_every|sync|item|print", re.I), {"idle_sync", "idle_host"}),
     (re.compile(r"compile|graph|capture|eager|launch", re.I), {"idle_host", "idle_gap", "kernel_inefficiency", "memory_bound"}),
@@ -287,9 +287,9 @@ _COMM = """
 
 def _words(con: duckdb.DuckDBPyConnection, column: str, a: Side, b: Side) -> str:
     """What changed in a bucket, in words."""
-    if column == "comm_wait_ns" and (rank := _late_rank(con, b)) is not None:
-        found = con.execute("select what from findings where run_id = ? and kind = 'late_rank'", [b.run_id]).fetchall()
-        return str(found[0][0]) if found else f"rank {rank} arrives last"
+    if column == "comm_wait_ns":
+        late = _late_rank(con, b)
+        return "waiting for the last rank" + ("" if late is None else f", most often rank {late}")
     if column.startswith("comm_"):
         sides = [
             {r["collective"]: r for r in store.frame_of(con, _COMM, [side.run_id]).to_dicts()} for side in (a, b)
@@ -301,7 +301,8 @@ def _words(con: duckdb.DuckDBPyConnection, column: str, a: Side, b: Side) -> str
 
         if kinds:
             kind = max(sorted(kinds), key=moved)
-            return f"exposed {kind}: {_comm_words(sides[0].get(kind), sides[1].get(kind))}"
+            part = "unavoidable part of " if column == "comm_minimum_ns" else ""
+            return f"{part}exposed {kind}: {_comm_words(sides[0].get(kind), sides[1].get(kind))}"
     if column in ("kernel_inefficiency_ns", "memory_bound_ns", "useful_math_ns", "unmodelled_compute_ns"):
         groups = _operations(con, a.run_id, b.run_id)
         groups = [g for g in groups if g["op_class"] not in ("collective", "copy", "memset")]

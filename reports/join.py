@@ -58,11 +58,11 @@ def evaluate(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
     What an earlier evaluation wrote for the run is replaced.
     """
     found = con.execute(
-        "select model, topology, tokens_per_step, world_size, mesh from runs where run_id = ?", [run_id]
+        "select model, topology, tokens_per_step, world_size from runs where run_id = ?", [run_id]
     ).fetchall()
     if not found:
         raise TracegapError(f"{run_id}: no such run in the store; `tracegap sql 'select run_id from runs'` lists them")
-    model, topology, tokens, world_size, mesh = (
+    model, topology, tokens, world_size = (
         json.loads(v) if isinstance(v, str) else v for v in found[0]
     )
     with store.transaction(con):
@@ -71,7 +71,7 @@ def evaluate(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
         traces = [r[0] for r in con.execute("select trace_id from traces where run_id = ?", [run_id]).fetchall()]
         for table in ("collective_matches", "comm_windows", "step_theory"):
             con.execute(f"delete from {table} where list_contains(?, trace_id)", [traces]).fetchall()
-        _match(con, run_id, topology or {}, mesh or {})
+        _match(con, run_id, topology or {}, world_size)
         for (trace_id, device_id), own in _devices_with_comm(con, run_id):
             store.insert(con, "comm_windows", _split_waits(con, trace_id, device_id, own))
         _step_theory(con, run_id, model, tokens, world_size)
@@ -85,7 +85,7 @@ def evaluate_stale(con: duckdb.DuckDBPyConnection, run_ids: Iterable[str]) -> No
         evaluate(con, run_id)
 
 
-def _match(con: duckdb.DuckDBPyConnection, run_id: str, topology: dict[str, Any], mesh: dict[str, int]) -> None:
+def _match(con: duckdb.DuckDBPyConnection, run_id: str, topology: dict[str, Any], world_size: int | None) -> None:
     """Fills collective_matches and the clocks of the traces."""
     calls = store.frame_of(
         con,
@@ -102,9 +102,10 @@ def _match(con: duckdb.DuckDBPyConnection, run_id: str, topology: dict[str, Any]
     if not len(calls):
         return
     matched = matching.match(calls.select(list(matching.CALL_SCHEMA)))
+    calls = _whole_job_groups(con, calls, matched.rows, world_size)
     rows = matched.rows.with_columns(
         (pl.col("arrival_ns") - calls["origin_ns"]).alias("arrival_ns"),
-        *_predictions(calls, topology, mesh),
+        *_predictions(calls, topology),
     )
     store.insert(con, "collective_matches", rows)
     for trace_id, clock in matched.clocks.items():
@@ -114,11 +115,24 @@ def _match(con: duckdb.DuckDBPyConnection, run_id: str, topology: dict[str, Any]
         ).fetchall()
 
 
-def _predictions(calls: pl.DataFrame, topology: dict[str, Any], mesh: dict[str, int]) -> list[pl.Series]:
+def _whole_job_groups(
+    con: duckdb.DuckDBPyConnection, calls: pl.DataFrame, rows: pl.DataFrame, world_size: int | None
+) -> pl.DataFrame:
+    """Sets the size of groups that the traces do not say, where every rank of the job takes part in the collective."""
+    partners = rows.select(pl.len().over("instance_id"), pl.col("instance_id").is_not_null().alias("matched"))
+    whole = calls["group_size"].is_null() & partners["matched"] & (partners["len"] == (world_size or 0))
+    for trace_id, op_id in calls.filter(whole).select("trace_id", "op_id").rows():
+        con.execute(
+            "update collectives set group_size = ? where trace_id = ? and op_id = ?", [world_size, trace_id, op_id]
+        ).fetchall()
+    return calls.with_columns(group_size=pl.when(whole).then(pl.lit(world_size)).otherwise("group_size"))
+
+
+def _predictions(calls: pl.DataFrame, topology: dict[str, Any]) -> list[pl.Series]:
     """predicted_ns and predicted_by of each call; equal calls are predicted once."""
     key = ["hardware", "collective", "message_bytes", "group_size", "group_ranks"]
     known: dict[tuple[Any, ...], tuple[int | None, str]] = {
-        row: predict(*row, topology=topology, mesh=mesh) for row in calls.select(key).unique().rows()
+        row: predict(*row, topology=topology) for row in calls.select(key).unique().rows()
     }
     answers = [known[row] for row in calls.select(key).rows()]
     return [
@@ -135,10 +149,8 @@ def predict(
     group_ranks: str | None,
     *,
     topology: dict[str, Any],
-    mesh: dict[str, int],
 ) -> tuple[int | None, str]:
     """Time of a collective by the model, ns, and the model used; None and the reason where something is unknown."""
-    del mesh  # axes are mapped to groups by rank sets only; the mesh is kept for people
     missing = [
         name
         for name, value in (("part", chip_id), ("kind", kind), ("size", message_bytes), ("group size", group_size))

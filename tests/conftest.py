@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 DATA = Path(__file__).parent / "data"
+SAMPLE_TRACES = Path(__file__).parents[1] / "sample_traces"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -13,3 +14,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--golden", type=Path, default=DATA / "golden.csv", help="worked examples (test_golden.py)")
     group.addoption("--cases", type=Path, default=DATA / "cases", help="folders with a case.json (test_cases.py)")
     group.addoption("--corpus", type=Path, default=DATA / "corpus", help="traces, expected.json (test_corpus.py)")
+
+
+@pytest.fixture(scope="session")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with all sample traces, evaluated. Open it read-only, or copy it."""
+    from tracegap.ingest.pipeline import ingest_paths
+    from tracegap.ingest.store import open_store
+    from tracegap.reports import join
+
+    store = tmp_path_factory.mktemp("samples") / "samples.duckdb"
+    with open_store(store) as con:
+        results = ingest_paths(con, [SAMPLE_TRACES])
+        join.evaluate_stale(con, [r.run_id for r in results if r.run_id])
+    return store
