@@ -51,7 +51,7 @@ class Fabric:
         """
         egress, domain = chip.device_egress_bytes_per_s, chip.scaleup_max_domain
         if egress is None:
-            return cls._pcie(chip)
+            return cls.pcie(chip)
         if chip.scaleup_kind == "ICI":
             return cls(
                 egress_bytes_per_s=egress, pair_bytes_per_s=chip.device_link_bytes_per_s or egress, latency="ici"
@@ -61,7 +61,8 @@ class Fabric:
         return cls(egress_bytes_per_s=egress, pair_bytes_per_s=pair, latency="nccl")
 
     @classmethod
-    def _pcie(cls, chip: Chip) -> "Fabric":
+    def pcie(cls, chip: Chip) -> "Fabric":
+        """Cards of one host without links of their own. Raises NoFormula where the catalogue has no rate."""
         rate = chip.device_pcie_bytes_per_s
         if rate is None:
             raise NoFormula(f"no link rate of {chip.id} in the catalogue")
@@ -202,10 +203,11 @@ def fabric_for(
 ) -> Fabric:
     """The fabric between the ranks of a group, from where they sit.
 
-    Ranks fill scale-up domains of `ranks_per_domain` in order (by default the largest that the chip can have), and a
-    `torus` of that many chips an axis with the first axis fastest, as JAX numbers its devices. Where `wrap` is not
-    given, axes wrap as the vendor's slices of that shape do. `network_bytes_per_s` is a device's share of the network,
-    by default that of the catalogue. On a torus of unknown shape only a device's egress is a bound.
+    Ranks fill scale-up domains of `ranks_per_domain` in order (by default the torus, else the largest domain that the
+    chip can have), and a `torus` of that many chips an axis with the first axis fastest, as JAX numbers its devices.
+    Where `wrap` is not given, axes wrap as the vendor's slices of that shape do. `network_bytes_per_s` is a device's
+    share of the network, by default that of the catalogue. On a torus of unknown shape only a device's egress is a
+    bound.
 
     Raises NoFormula with the reason where a rate or the placement is unknown.
     """
@@ -213,13 +215,15 @@ def fabric_for(
         raise NoFormula("a group without ranks")
     per_chip = chip.trace_devices_per_package
     largest = None if chip.scaleup_max_domain is None else chip.scaleup_max_domain * per_chip
-    placed = Counter(rank // (ranks_per_domain or largest or max(group_ranks) + 1) for rank in group_ranks)
-    if len(placed) == 1 and torus is not None and chip.scaleup_kind == "ICI":
-        shape = tuple(torus)
+    shape = tuple(torus) if torus is not None and chip.scaleup_kind == "ICI" else None
+    slice_ranks = None if shape is None else prod(shape) * per_chip
+    domain = ranks_per_domain or slice_ranks or largest or max(group_ranks) + 1
+    placed = Counter(rank // domain for rank in group_ranks)
+    if len(placed) == 1 and shape is not None:
         wraps = slice_wraps(chip, shape) if wrap is None else tuple(wrap)
-        return Fabric.torus(chip, _spanned_axes([rank // per_chip for rank in group_ranks], shape, wraps))
+        return Fabric.torus(chip, _spanned_axes([rank % domain // per_chip for rank in group_ranks], shape, wraps))
     bridged = chip.scaleup_shape == "bridge" and largest is not None and max(placed.values()) > largest
-    inner = Fabric._pcie(chip) if bridged else Fabric.switch(chip)
+    inner = Fabric.pcie(chip) if bridged else Fabric.switch(chip)
     if len(placed) == 1:
         return inner
     network = network_bytes_per_s or chip.device_scaleout_bytes_per_s

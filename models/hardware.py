@@ -170,11 +170,12 @@ _FLOATS = {column.name for column in fields(Chip) if column.type in (float, floa
 def catalogue() -> dict[str, Chip]:
     """All parts by id, in the order of the ids. Raises ValueError, naming the file, where one does not fit."""
     files = resources.files("tracegap.models").joinpath("chips").iterdir()
-    chips = [_load(file) for file in files if file.name.endswith(".toml")]
+    chips = [load(file) for file in files if file.name.endswith(".toml")]
     return {chip.id: chip for chip in sorted(chips, key=lambda chip: chip.id)}
 
 
-def _load(file: Traversable) -> Chip:
+def load(file: Traversable) -> Chip:
+    """The part of a catalogue file, whose name is its id. Raises ValueError, naming the file, where it does not fit."""
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
         values |= {column: float(values[column]) for column in _FLOATS & values.keys()}
