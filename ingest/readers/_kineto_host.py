@@ -50,13 +50,14 @@ class Host:
         kinds = [_kind(self.texts[n // len(self.texts)], self.texts[n % len(self.texts)]) for n in found.tolist()]
         self.kind = np.array(kinds, np.object_)[inverse] if kinds else np.zeros(0, np.object_)
         self.tree = nest(self.thread, c["start"], c["dur"])
-        self.is_op = (c["role"] == Role.OP) & (self.kind == "op")
+        self.is_compute_op = (c["role"] == Role.OP) & (self.kind == "op")
+        self.is_op = self.is_compute_op | ((c["role"] == Role.OP) & (self.kind == "collective"))
         self.is_module = self.kind == "module"
         self.has_modules = bool(self.is_module.any())
         if not self.has_modules:
             self.is_module = self.kind == "annotation"
         self._described: dict[tuple[int, int], Described] = {}
-        self._formula: dict[tuple[int, int], bool] = {}
+        self._holders: set[int] | None = None
         self._shapes_texts: dict[int, str | None] = {NONE: None}
         self._paths: dict[int, str | None] = {NONE: None}
         self._forward: dict[int, int] | None = None
@@ -88,13 +89,24 @@ class Host:
         return self._shapes_texts[shape]
 
     def has_formula(self, row: int) -> bool:
-        """Whether a row is a framework op whose work is known by name: no wrapper, view or autograd node."""
-        key = (int(self.columns["name"][row]), int(self.columns["shape"][row]))
-        if key not in self._formula:
-            name = self.name(row)
-            structure = aten.is_wrapper(name) or aten.is_view(name)
-            self._formula[key] = not structure and self.described(row).op_class is not None
-        return self._formula[key]
+        """Whether a row is a framework op whose work is known by its name: no view, and no wrapper of one that is."""
+        described = self.described(row)
+        if described.op_class is None or aten.is_view(self.name(row)):
+            return False
+        return not aten.is_wrapper(self.name(row)) or row not in self._wrapping()
+
+    def _wrapping(self) -> set[int]:
+        """Spans around ops with a formula: `aten::linear` is a leaf of its own on some back ends, a wrapper on others."""
+        if self._holders is None:
+            self._holders = set()
+            for row in np.flatnonzero(self.is_op).tolist():
+                if aten.is_wrapper(self.name(row)) or aten.is_view(self.name(row)):
+                    continue
+                above = int(self.tree.parent[row]) if self.described(row).op_class is not None else NONE
+                while above >= 0 and above not in self._holders:
+                    self._holders.add(above)
+                    above = int(self.tree.parent[above])
+        return self._holders
 
     def framework_op(self, row: int) -> int:
         """The innermost framework op from a span outwards that has a formula; if none has, the innermost; or NONE."""

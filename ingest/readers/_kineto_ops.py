@@ -126,29 +126,35 @@ def _framework_ops(device: dict[str, NDArray[Any]], host: Host, calls: Ints) -> 
 
 def _charge(values: dict[str, list[Any]], op: int, kernels: list[int], host: Host, calls: list[int]) -> None:
     """Class, dtype and cost of the kernels of one framework op (NONE: of those without one)."""
-    known = op >= 0 and host.has_formula(op)
-    described = host.described(op) if op >= 0 else None
-    durations = [values["dur_ns"][i] for i in kernels]
-    for i in kernels:
-        name = values["name"][i]
-        by_name = kernel_dtype(name)
-        dtype = described.dtype if described is not None and known else None
-        values["dtype"][i] = by_name if dtype is None or (dtype == "fp32" and by_name == "tf32") else dtype
-        values["op_class"][i] = str(described.op_class if described is not None and known else kernel_class(name))
-        if described is None:
-            values["cost_note"][i] = (
-                "its launch is not in the file" if calls[i] < 0 else "no framework op around its launch"
-            )
-        else:
-            unknown = None if known else f"no formula for {values['framework_op'][i]}"
-            values["cost_note"][i] = described.note or unknown
-    if described is None or not known:
+    described = host.described(op) if op >= 0 and host.has_formula(op) else None
+    if described is None or described.op_class is OpClass.COLLECTIVE:
+        for i in kernels:  # no op to tell, or a kernel that prepares a communication
+            values["op_class"][i] = str(kernel_class(values["name"][i]))
+            values["dtype"][i] = kernel_dtype(values["name"][i])
+            values["cost_note"][i] = _why_unknown(op, calls[i], host)
         return
+    for i in kernels:
+        by_name = kernel_dtype(values["name"][i])
+        tf32 = described.dtype == "fp32" and by_name == "tf32"  # shapes do not tell, the kernel's name does
+        values["op_class"][i] = str(described.op_class)
+        values["dtype"][i] = by_name if described.dtype is None or tf32 else described.dtype
+        values["cost_note"][i] = described.note
+    durations = [values["dur_ns"][i] for i in kernels]
     for column, total in (("flops", described.flops), ("bytes", described.bytes)):
         if total is not None:
             for i, part in zip(kernels, split_exactly(total, durations), strict=True):
                 values[column][i] = part
                 values["cost_source"][i] = "shapes"
+
+
+def _why_unknown(op: int, call: int, host: Host) -> str:
+    if op >= 0:
+        return f"no formula for {host.name(op)}"
+    if call < 0:
+        return "its launch is not in the file"
+    if "Graph" in host.name(call):
+        return "replayed by a graph: shapes are recorded at its capture only"
+    return "no framework op around its launch"
 
 
 def cpu_ops(host: Host) -> tuple[OpRows, list[int]]:
@@ -193,7 +199,7 @@ def cpu_ops(host: Host) -> tuple[OpRows, list[int]]:
 def _working_ops(host: Host) -> list[int]:
     """Rows of the framework ops that count."""
     parent = host.tree.parent.tolist()
-    is_op = host.is_op.tolist()
+    is_op = host.is_compute_op.tolist()
     inside: set[int] = set()  # spans that count or lie in one that does
     counted: list[int] = []
     order = [int(r) for r in host.tree.order.tolist()]
