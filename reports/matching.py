@@ -214,7 +214,7 @@ def _align(
     times = {t: dict(pairs) for t, pairs in shared.items()}
     offsets = _offsets(names, times)
     clocks = {t: Clock(offset_ns=o) for t, o in zip(names, offsets, strict=True)}
-    clocks = {t: _with_drift(t, clocks, times) for t in names}
+    clocks = _with_drifts(names, clocks, times)
     return {t: _with_residual(t, clocks, times) for t in names}
 
 
@@ -249,18 +249,29 @@ def _disagreement(trace: str, clocks: dict[str, Clock], times: dict[str, dict[in
     return t, median - clocks[trace].common(t)
 
 
-def _with_drift(trace: str, clocks: dict[str, Clock], times: dict[str, dict[int, int]]) -> Clock:
-    """Adds a drift where it explains most of the disagreement."""
-    clock = clocks[trace]
-    t, off = _disagreement(trace, clocks, times)
+def _with_drifts(names: list[str], clocks: dict[str, Clock], times: dict[str, dict[int, int]]) -> dict[str, Clock]:
+    """Adds drifts where they explain most of the disagreement; the first trace keeps its clock."""
+    anchor = int(np.median([t for name in names for t in times[name].values()]))
+    lines = {name: _drift(name, anchor, clocks, times) for name in names}
+    if not any(slope or level for slope, level in lines.values()):
+        return clocks
+    slope_0, level_0 = lines[names[0]]
+    return {
+        name: Clock(clocks[name].offset_ns + round(level - level_0), slope - slope_0, anchor)
+        for name, (slope, level) in lines.items()
+    }
+
+
+def _drift(name: str, anchor: int, clocks: dict[str, Clock], times: dict[str, dict[int, int]]) -> tuple[float, float]:
+    """Slope and level of a trace's disagreement with the median of all, or zeros where a line does not explain it."""
+    t, off = _disagreement(name, clocks, times)
     if len(t) < _MIN_FOR_DRIFT or not np.any(off) or np.ptp(t) == 0:
-        return clock
-    anchor = int(np.median(t))
+        return 0.0, 0.0
     slope, level = np.polyfit((t - anchor).astype(float), off, 1)
     left = off - (slope * (t - anchor) + level)
     if np.median(np.abs(left)) > (1 - _DRIFT_MUST_EXPLAIN) * np.median(np.abs(off)):
-        return clock
-    return Clock(offset_ns=clock.offset_ns + round(float(level)), drift=float(slope), anchor_ns=anchor)
+        return 0.0, 0.0
+    return float(slope), float(level)
 
 
 def _with_residual(trace: str, clocks: dict[str, Clock], times: dict[str, dict[int, int]]) -> Clock:

@@ -3,6 +3,10 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("tracegap", deadline=None)  # a slow machine is no failure
+settings.load_profile("tracegap")
 
 DATA = Path(__file__).parent / "data"
 SAMPLE_TRACES = Path(__file__).parents[1] / "sample_traces"
