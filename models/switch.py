@@ -37,7 +37,8 @@ def all_reduce_speedup_sharp(*, gpus: int) -> float:
 @quantity("tree_all_gather_bandwidth_bytes_per_s", "G5")
 def tree_all_gather_bandwidth_bytes_per_s(*, levels: Sequence[Sequence[float]]) -> float:
     """[G5] Array bytes a second of an all-gather over (children, egress of a child) levels, the slowest of them."""
-    return min(children * egress / (children - 1) for children, egress in levels if children > 1)
+    rates = (children * egress / (children - 1) for children, egress in levels if children > 1)
+    return min(rates, default=float("inf"))
 
 
 @quantity("all_gather_time_s", "G5")
