@@ -80,6 +80,12 @@ class Args:
         tensors = self.pack(*positions)
         return promote(tensors) if tensors else None
 
+    def number_result(self, position: int, number: int) -> str | None:
+        """Dtype of integers combined with a Python number at another position: fp32 for a float; None = the tensors'."""
+        is_float = _get(self.types, number) == "double" or isinstance(self.value(number), float)
+        by_value = is_float and self.tensor(number) is None
+        return self.float_result(position) if by_value else None
+
     def float_result(self, position: int) -> str | None:
         """Dtype of a result that is floating point even for integers; None where the operand's own holds."""
         operand = self.tensor(position)

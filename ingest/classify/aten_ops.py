@@ -173,12 +173,13 @@ _ops(
     "_conv_depthwise2d conv_depthwise3d thnn_conv_depthwise2d_forward", _C, "convolution", 0, 1, 3,
     stride=at(4), padding=at(5, 0), dilation=at(6, 1), groups=size_of(0, 1),
 )  # fmt: skip
+_ops("convolution_backward", _C, "convolution_backward", 0, 1, 2, transposed=at(7), output_mask=at(10))
+_ops("convolution_backward_overrideable", _C, "convolution_backward", 0, 1, 2, transposed=at(6), output_mask=at(9))
+# of releases that recorded no scalars
 _ops(
-    "convolution_backward convolution_backward_overrideable", _C, "convolution_backward", 0, 1, 2,
-    transposed=at(7), output_mask=at(10),
+    "mkldnn_convolution_backward cudnn_convolution_backward miopen_convolution_backward",
+    _C, "convolution_backward", 1, 0, 2,
 )  # fmt: skip
-_ops("mkldnn_convolution_backward", _C, "convolution_backward", 1, 0, 2, output_mask=at(7))
-_ops("cudnn_convolution_backward miopen_convolution_backward", _C, "convolution_backward", 1, 0, 2, output_mask=at(9))
 _ops("_slow_conv2d_backward", _C, "convolution_backward", 0, 1, 2, output_mask=at(6))
 _ops(
     "cudnn_convolution_backward_input miopen_convolution_backward_input", _C, "convolution_input_gradient", 1, 2,
@@ -278,9 +279,10 @@ _ops("_fused_rms_norm", _N, "rms_norm", 0, 2, normalized=product_at(1))
 _ops("native_layer_norm_backward", _N, "layer_norm_backward", 0, 1, 5, 3, 4, output_mask=at(7))
 _ops("_fused_rms_norm_backward", _N, "rms_norm_backward", 0, 1, 4, 3, output_mask=at(5))
 _ops(
-    "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update",
+    "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit",
     _N, "batch_norm", 0, 1, 2, 3, 4, training=at(5, True),
 )  # fmt: skip
+_ops("_batch_norm_with_update", _N, "batch_norm", 0, 1, 2, 3, 4, training=True)
 _ops("_native_batch_norm_legit_no_training _batch_norm_no_update", _N, "batch_norm", 0, 1, 2, 3, 4, training=False)
 _ops(
     "native_batch_norm_backward batch_norm_backward", _N, "batch_norm_backward", 0, 1, 2, 5, 6,
@@ -329,10 +331,12 @@ def _scaled_first(position: int) -> Param:
 
 
 _FLOAT = {"out_dtype": lambda a: a.float_result(0)}
-_binary("add sub rsub", flops_per_element=_scaled_first(2))
+_NUMBER = {"out_dtype": lambda a: a.number_result(0, 1)}
+_binary("add sub rsub", flops_per_element=_scaled_first(2), **_NUMBER)
 _binary(
     "mul maximum minimum fmax fmin fmod remainder floor_divide bitwise_and bitwise_or bitwise_xor copysign gcd lcm "
-    "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ heaviside pow nextafter prelu _prelu_kernel"
+    "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ heaviside pow nextafter prelu _prelu_kernel",
+    **_NUMBER,
 )
 _binary("div true_divide", out_dtype=lambda a: None if a.value(2) else a.float_result(0))
 _binary("atan2 hypot xlogy logaddexp logaddexp2", **_FLOAT)
@@ -357,7 +361,8 @@ _ops("polar complex", _E, "elementwise", 0, 1, out_dtype="complex64")
 _binary("gelu_backward", flops_per_element=10)
 _binary("silu_backward mish_backward", flops_per_element=6)
 _binary("threshold_backward hardtanh_backward leaky_relu_backward hardswish_backward hardsigmoid_backward")
-_binary("sigmoid_backward tanh_backward softplus_backward elu_backward logit_backward", flops_per_element=3)
+_binary("sigmoid_backward tanh_backward softplus_backward logit_backward", flops_per_element=3)
+_ops("elu_backward", _E, "elementwise", 0, 5, flops_per_element=3)
 _ops("log_sigmoid_backward", _E, "elementwise", 0, 1, 2, flops_per_element=4)
 _binary("mse_loss smooth_l1_loss huber_loss", flops_per_element=2)
 _ops("mse_loss_backward smooth_l1_loss_backward huber_loss_backward", _E, "elementwise", 0, 1, 2, flops_per_element=3)

@@ -133,7 +133,7 @@ def softmax(spec: OpSpec) -> Cost:
 
 @formula("softmax_backward")
 def softmax_backward(spec: OpSpec) -> Cost:
-    """4 FLOPs an element; reads the gradient and the result, writes a gradient. Params: `out_dtype` (default theirs)."""
+    """4 FLOPs an element; reads gradient and result, writes a gradient. Params: `out_dtype` (default theirs)."""
     grad = tensor(spec, 0)
     n = prod(grad.shape)
     moved = total(nbytes(*spec.tensors), bytes_of(n, spec.params.get("out_dtype") or grad.dtype))

@@ -78,8 +78,8 @@ def pooling(spec: OpSpec) -> Cost:
     """Windows over the last dimensions: one FLOP for each element of each window.
 
     Tensors: x. Params: `dims` (spatial ones), `kernel`, `stride` (empty = the kernel), `padding`, `dilation`,
-    `ceil_mode`, `index` (an 8-byte index goes with each result); or `out_size` for adaptive pooling, whose windows cover
-    the input once. Kernel and size None = not known.
+    `ceil_mode`, `index` (an 8-byte index goes with each result); or `out_size` for adaptive pooling, whose windows
+    cover the input once. Kernel and size None = not known.
     """
     x = tensor(spec, 0)
     p = spec.params

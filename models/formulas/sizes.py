@@ -17,6 +17,9 @@ _CATEGORIES = (
 )
 """PyTorch's categories of dtypes, each from narrow to wide."""
 
+_NEITHER = {frozenset({"fp16", "bf16"}): "fp32", frozenset({"uint8", "int8"}): "int16"}
+"""Pairs of which neither holds the other's values."""
+
 _RANK = {dtype: (category, i) for category, names in enumerate(_CATEGORIES) for i, dtype in enumerate(names)}
 
 Operand = Tensor | tuple[Tensor, ...] | None
@@ -83,18 +86,16 @@ def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 def promote(tensors: Iterable[Tensor]) -> str:
     """Dtype of an elementwise result by PyTorch's rules, UNKNOWN where an operand's is.
 
-    A 0-dimensional operand decides only with a higher category; it is then a Python number as a rule, so a float makes
-    integers fp32, not fp64.
+    The highest category wins; in it, operands with dimensions come before 0-dimensional ones, then the widest.
     """
     operands = list(tensors)
     if not operands or any(t.dtype not in _RANK for t in operands):
         return UNKNOWN
     category = max(_RANK[t.dtype][0] for t in operands)
-    deciding = [t for t in operands if t.shape and _RANK[t.dtype][0] == category]
-    if not deciding and any(t.shape for t in operands):
-        return {2: "fp32", 3: "complex64"}.get(category, "int64")
-    dtypes = {t.dtype for t in deciding or operands if _RANK[t.dtype][0] == category}
-    return "fp32" if dtypes == {"fp16", "bf16"} else max(dtypes, key=lambda d: _RANK[d])
+    leading = [t for t in operands if _RANK[t.dtype][0] == category]
+    dtypes = {t.dtype for t in leading if t.shape} or {t.dtype for t in leading}
+    neither = _NEITHER.get(frozenset(dtypes))
+    return neither or max(dtypes, key=lambda d: _RANK[d])
 
 
 def math_dtype(*tensors: Tensor) -> str | None:
