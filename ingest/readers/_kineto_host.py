@@ -96,7 +96,7 @@ class Host:
         return not aten.is_wrapper(self.name(row)) or row not in self._wrapping()
 
     def _wrapping(self) -> set[int]:
-        """Spans around ops with a formula: `aten::linear` is a leaf of its own on some back ends, a wrapper on others."""
+        """Spans around ops with a formula: `aten::linear` is a leaf on some back ends, a wrapper on others."""
         if self._holders is None:
             self._holders = set()
             for row in np.flatnonzero(self.is_op).tolist():
