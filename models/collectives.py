@@ -26,6 +26,8 @@ _ROOTED = {CollectiveKind.GATHER, CollectiveKind.SCATTER}
 class Fabric:
     """The links between the ranks of a group. Rates are of one device in one direction, bytes a second."""
 
+    shape: str
+    """What joins the devices of a domain, for people."""
     egress_bytes_per_s: float
     """Over all links inside its domain."""
     pair_bytes_per_s: float
@@ -53,12 +55,12 @@ class Fabric:
         if egress is None:
             return cls.pcie(chip)
         if chip.scaleup_kind == "ICI":
-            return cls(
-                egress_bytes_per_s=egress, pair_bytes_per_s=chip.device_link_bytes_per_s or egress, latency="ici"
-            )
-        mesh = domain is not None and "full mesh" in (chip.scaleup_shape or "")
-        pair = egress / (domain - 1) if mesh and domain else egress
-        return cls(egress_bytes_per_s=egress, pair_bytes_per_s=pair, latency="nccl")
+            pair = chip.device_link_bytes_per_s or egress
+            return cls(shape="torus of unknown shape", egress_bytes_per_s=egress, pair_bytes_per_s=pair, latency="ici")
+        if domain is not None and "full mesh" in (chip.scaleup_shape or ""):
+            pair = egress / (domain - 1)
+            return cls(shape="full mesh", egress_bytes_per_s=egress, pair_bytes_per_s=pair, latency="nccl")
+        return cls(shape="switch", egress_bytes_per_s=egress, pair_bytes_per_s=egress, latency="nccl")
 
     @classmethod
     def pcie(cls, chip: Chip) -> "Fabric":
@@ -67,7 +69,7 @@ class Fabric:
         if rate is None:
             raise NoFormula(f"no link rate of {chip.id} in the catalogue")
         step_us = nccl.RING_STEP_US["pci"]["ll"]
-        return cls(egress_bytes_per_s=rate, pair_bytes_per_s=rate, latency="nccl", step_us=step_us)
+        return cls(shape="PCIe", egress_bytes_per_s=rate, pair_bytes_per_s=rate, latency="nccl", step_us=step_us)
 
     @classmethod
     def tiers(cls, inner: "Fabric", *, domain_ranks: int, domains: int, network_bytes_per_s: float) -> "Fabric":
@@ -83,24 +85,23 @@ class Fabric:
         if link is None:
             raise NoFormula(f"no link rate of {chip.id} in the catalogue")
         ports = sum(axis.ports for axis in axes)
-        return cls(egress_bytes_per_s=ports * link, pair_bytes_per_s=link, latency="ici", axes=tuple(axes))
+        ends = {axis.wrap for axis in axes}
+        wrap = "partly wrapped" if len(ends) > 1 else "wrapped" if ends == {True} else "not wrapped"
+        return cls(
+            shape=f"torus {'x'.join(str(axis.size) for axis in axes)}, {wrap}",
+            egress_bytes_per_s=ports * link,
+            pair_bytes_per_s=link,
+            latency="ici",
+            axes=tuple(axes),
+        )
 
     def __str__(self) -> str:
         """What people should know of it, such as "switch, 450 GB/s"."""
-        if self.axes:
-            ends = {axis.wrap for axis in self.axes}
-            shape = "x".join(str(axis.size) for axis in self.axes)
-            wrap = "partly wrapped" if len(ends) > 1 else "wrapped" if ends == {True} else "not wrapped"
-            return f"torus {shape}, {wrap}, {human(self.pair_bytes_per_s, 'B/s')} a link"
-        if self.latency == "ici":
-            inner = f"torus of unknown shape, {human(self.egress_bytes_per_s, 'B/s')} a device"
-        else:
-            kind = "switch" if self.pair_bytes_per_s == self.egress_bytes_per_s else "full mesh"
-            inner = f"{kind}, {human(self.egress_bytes_per_s, 'B/s')}"
+        inside = f"{self.shape}, {human(self.egress_bytes_per_s, 'B/s')}"
         if self.network_bytes_per_s is None:
-            return inner
+            return inside
         network = human(self.network_bytes_per_s, "B/s")
-        return f"{self.domains} domains of {self.domain_ranks} ({inner}), network {network} a device"
+        return f"{self.domains} domains of {self.domain_ranks} ({inside}), network {network} a device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +122,8 @@ def predict(kind: CollectiveKind, message_bytes: int, ranks: int, fabric: Fabric
     """Time of a collective over so many ranks. A single rank has nothing to send."""
     if ranks < 2:
         return Prediction(latency_ns=0, bandwidth_ns=0, total_ns=0, model="one rank")
-    bandwidth_s = _torus_s(kind, message_bytes, ranks, fabric) if fabric.axes else _tiers_s(kind, ranks, fabric)
-    bandwidth_ns = ns(bandwidth_s if fabric.axes else bandwidth_s * message_bytes)
+    per_byte_s = (_torus_s if fabric.axes else _tiers_s)(kind, ranks, fabric)
+    bandwidth_ns = ns(per_byte_s * message_bytes)
     if fabric.latency == "ici":
         latency_ns = ns(HOP_LATENCY_S * _hops(kind, fabric))
         total_ns = max(latency_ns, bandwidth_ns)
@@ -177,13 +178,13 @@ def _ring_latency_us(kind: CollectiveKind, ranks: int, fabric: Fabric) -> float:
     )
 
 
-def _torus_s(kind: CollectiveKind, message_bytes: int, ranks: int, fabric: Fabric) -> float:
-    """Seconds of the transfer [T1, T2, T4, T6 to T9], all axes at once."""
+def _torus_s(kind: CollectiveKind, ranks: int, fabric: Fabric) -> float:
+    """Seconds a message byte [T1, T2, T4, T6 to T9], all axes at once."""
     if kind in nccl.PAIRWISE:
-        return message_bytes / fabric.pair_bytes_per_s
+        return 1 / fabric.pair_bytes_per_s
     if kind is CollectiveKind.ALL_TO_ALL:
-        return all_to_all_s(message_bytes * ranks, fabric.axes, fabric.pair_bytes_per_s)
-    return message_bytes * nccl.bus_factor(kind, ranks) / fabric.egress_bytes_per_s
+        return all_to_all_s(ranks, fabric.axes, fabric.pair_bytes_per_s)
+    return nccl.bus_factor(kind, ranks) / fabric.egress_bytes_per_s
 
 
 def _hops(kind: CollectiveKind, fabric: Fabric) -> float:

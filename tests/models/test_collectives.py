@@ -153,10 +153,10 @@ def test_a_pair_on_a_mesh_has_one_link() -> None:
         ("h100_sxm", [0, 1, 2, 8, 9], 8, "2 domains of 2 (switch, 450 GB/s), network 50 GB/s a device"),
         ("gb200", range(72), None, "switch, 900 GB/s"),
         ("a100_pcie_80", range(2), 8, "switch, 300 GB/s"),
-        ("a100_pcie_80", range(8), 8, "switch, 32 GB/s"),  # a bridge joins two cards, the others meet on PCIe
-        ("l4", range(4), None, "switch, 32 GB/s"),
-        ("tpu_v5e", range(8), None, "torus of unknown shape, 200 GB/s a device"),
-        ("tpu_v7", range(8), None, "torus of unknown shape, 300 GB/s a device"),
+        ("a100_pcie_80", range(8), 8, "PCIe, 32 GB/s"),  # a bridge joins two cards, the others meet on PCIe
+        ("l4", range(4), None, "PCIe, 32 GB/s"),
+        ("tpu_v5e", range(8), None, "torus of unknown shape, 200 GB/s"),
+        ("tpu_v7", range(8), None, "torus of unknown shape, 300 GB/s"),
     ],
 )
 def test_the_fabric_of_a_group(chip_id: str, ranks: list[int], per_domain: int | None, model: str) -> None:
@@ -166,22 +166,22 @@ def test_the_fabric_of_a_group(chip_id: str, ranks: list[int], per_domain: int |
 @pytest.mark.parametrize(
     ("chip_id", "ranks", "torus", "wrap", "model"),
     [
-        ("tpu_v5e", range(16), [4, 4], None, "torus 4x4, not wrapped, 50 GB/s a link"),
-        ("tpu_v5e", range(128), [8, 16], None, "torus 8x16, partly wrapped, 50 GB/s a link"),
-        ("tpu_v4", range(4), [4, 4, 4], None, "torus 4, wrapped, 50 GB/s a link"),
-        ("tpu_v4", [0, 16, 32, 48], [4, 4, 4], None, "torus 4, wrapped, 50 GB/s a link"),
-        ("tpu_v4", [0, 1], [4, 4, 4], None, "torus 2, not wrapped, 50 GB/s a link"),
-        ("tpu_v4", range(8, 16), [2, 2, 2], None, "torus 2x2x2, not wrapped, 50 GB/s a link"),  # the second slice
+        ("tpu_v5e", range(16), [4, 4], None, "torus 4x4, not wrapped, 100 GB/s"),
+        ("tpu_v5e", range(128), [8, 16], None, "torus 8x16, partly wrapped, 150 GB/s"),
+        ("tpu_v4", range(4), [4, 4, 4], None, "torus 4, wrapped, 100 GB/s"),
+        ("tpu_v4", [0, 16, 32, 48], [4, 4, 4], None, "torus 4, wrapped, 100 GB/s"),
+        ("tpu_v4", [0, 1], [4, 4, 4], None, "torus 2, not wrapped, 50 GB/s"),
+        ("tpu_v4", range(8, 16), [2, 2, 2], None, "torus 2x2x2, not wrapped, 150 GB/s"),  # the second slice
         (
             "tpu_v4",
             [0, 8],
             [2, 2, 2],
             None,
-            "2 domains of 1 (torus of unknown shape, 300 GB/s a device), network 6.25 GB/s a device",
+            "2 domains of 1 (torus of unknown shape, 300 GB/s), network 6.25 GB/s a device",
         ),
-        ("tpu_v4", range(8), [2, 2, 2], None, "torus 2x2x2, not wrapped, 50 GB/s a link"),
-        ("tpu_v4", range(8), [2, 2, 2], [True, True, True], "torus 2x2x2, wrapped, 50 GB/s a link"),
-        ("tpu_v7", range(8), [2, 2, 1], None, "torus 2x2, not wrapped, 50 GB/s a link"),  # two devices a chip
+        ("tpu_v4", range(8), [2, 2, 2], None, "torus 2x2x2, not wrapped, 150 GB/s"),
+        ("tpu_v4", range(8), [2, 2, 2], [True, True, True], "torus 2x2x2, wrapped, 300 GB/s"),
+        ("tpu_v7", range(8), [2, 2, 1], None, "torus 2x2, not wrapped, 100 GB/s"),  # two devices a chip
     ],
 )
 def test_the_torus_of_a_group(
@@ -212,7 +212,7 @@ def test_a_given_network_goes_before_the_catalogue() -> None:
         latency_ns=11_600,
         bandwidth_ns=1_000_000,
         total_ns=1_011_600,
-        model="2 domains of 1 (switch, 32 GB/s), network 12.5 GB/s a device",
+        model="2 domains of 1 (PCIe, 32 GB/s), network 12.5 GB/s a device",
     )
 
 
