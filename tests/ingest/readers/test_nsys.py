@@ -1,0 +1,592 @@
+"""What the Nsight Systems reader makes of hand-made exports; expected values are worked out by hand beside the rows."""
+
+import json
+import sqlite3
+import struct
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tracegap.ingest.readers import nsys
+from tracegap.ingest.trace import COLLECTIVES, COUNTERS, HOST_EVENTS, OPS, STEP_MARKS, Trace
+
+PID, TID = 100, 101
+P = (1 << 48) + (PID << 24)  # globalPid of process 100
+T = P + TID  # globalTid of its thread 101
+
+KERNEL = "start end deviceId contextId streamId correlationId globalPid demangledName shortName graphNodeId"
+MEMCPY = "start end deviceId contextId streamId correlationId globalPid bytes copyKind"
+MEMSET = "start end deviceId contextId streamId correlationId globalPid value bytes"
+RUNTIME = "start end eventClass globalTid correlationId nameId returnValue"
+NVTX = "start end eventType text globalTid textId domainId"
+
+GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)"
+NAMES = [GEMM, "gemm_short", ADD, "cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020", "cudaStreamSynchronize_v3020"]
+GEMM_ID, SHORT_ID, ADD_ID, LAUNCH_ID, COPY_ID, SYNC_ID = range(1, 7)
+
+
+def write(path: Path, tables: dict[str, tuple[str, list[tuple]]], names: list[str] = NAMES) -> Path:
+    """A SQLite file with these tables (columns as words, rows) and StringIds."""
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", list(enumerate(names, 1)))
+        for table, (columns, rows) in tables.items():
+            quoted = ", ".join(f'"{c}"' for c in columns.split())
+            db.execute(f"CREATE TABLE {table} ({quoted})")
+            db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns.split()))})", rows)
+    db.close()
+    return path
+
+
+def read(path: Path, names: list[str] = NAMES, **tables: tuple[str, list[tuple]]) -> Trace:
+    long_names = {
+        "kernel": "CUPTI_ACTIVITY_KIND_KERNEL", "memcpy": "CUPTI_ACTIVITY_KIND_MEMCPY", "nvtx": "NVTX_EVENTS",
+        "memset": "CUPTI_ACTIVITY_KIND_MEMSET", "runtime": "CUPTI_ACTIVITY_KIND_RUNTIME",
+        "graph": "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "sync": "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+    }  # fmt: skip
+    return nsys.read(write(path / "t.sqlite", {long_names.get(t, t): v for t, v in tables.items()}, names))
+
+
+def kernel(
+    start: int | None, end: int | None, corr: int, name: int = GEMM_ID, *, device=0, stream=7, process=P
+) -> tuple:
+    return (start, end, device, 1, stream, corr, process, name, SHORT_ID, None)
+
+
+def launch(start: int, end: int | None, corr: int, name: int = LAUNCH_ID, thread: int = T) -> tuple:
+    return (start, end, 0, thread, corr, name, 0)
+
+
+def pushed(start: int, end: int | None, text: str, thread: int = T, domain: int = 0) -> tuple:
+    return (start, end, 59, text, thread, None, domain)
+
+
+def codes(trace: Trace) -> dict[str, int]:
+    return {i.code: i.count for i in trace.issues.by_code.values()}
+
+
+def test_device_work_of_all_kinds(tmp_path):
+    trace = read(
+        tmp_path,
+        kernel=(KERNEL, [kernel(1000, 1500, 1), kernel(1500, 1600, 2, ADD_ID, stream=8)]),
+        memcpy=(MEMCPY, [(100, 300, 0, 1, 9, 3, P, 4096, 1), (700, 800, 0, 1, 9, 4, P, 64, 2)]),
+        memset=(MEMSET, [(310, 320, 0, 1, 9, 5, P, 0, 1024)]),
+        graph=(
+            "start end deviceId contextId streamId correlationId globalPid graphId graphExecId",
+            [(2000, 9000, 0, 1, 7, 6, P, 3, 12)],
+        ),
+        runtime=(RUNTIME, [launch(10, 20, 1), launch(30, 40, 2), launch(50, 55, 3, COPY_ID)]),
+    )
+    got = trace.ops.select("op_id", "name", "op_class", "stream", "start_ns", "dur_ns", "bytes", "cost_source").rows()
+    assert got == [
+        (0, GEMM, "matmul", "7", 1000, 500, None, "none"),
+        (1, ADD, "elementwise", "8", 1500, 100, None, "none"),
+        (2, "Memcpy HtoD", "copy", "9", 100, 200, 4096, "trace"),
+        (3, "Memcpy DtoH", "copy", "9", 700, 100, 64, "trace"),
+        (4, "Memset", "memset", "9", 310, 10, 1024, "trace"),
+        (5, "CUDA graph 12", "graph", "7", 2000, 7000, None, "none"),
+    ]
+    assert trace.ops["launch_ns"].to_list() == [10, 30, 50, None, None, None]
+    assert trace.ops["launch_thread"].to_list()[:4] == ["100/101"] * 3 + [None]
+    assert trace.ops["dtype"].to_list()[0] == "bf16"
+    assert codes(trace) == {"no_launch": 3}
+    assert trace.facts["kernels_by_device"] == {"0": [2, 600]}
+    assert trace.facts["memcpy_by_copyKind"] == {"1": [1, 4096, 200], "2": [1, 64, 100]}
+    assert trace.facts["memset"] == [1, 1024, 10]
+    assert trace.facts["kernels_matched_to_runtime"] == 2
+
+
+def test_frames_have_the_columns_of_the_contract(tmp_path):
+    trace = read(tmp_path, kernel=(KERNEL, [kernel(1, 2, 1)]), nvtx=(NVTX, [pushed(0, 9, "step 1")]))
+    for frame, schema in (
+        (trace.ops, OPS), (trace.host_events, HOST_EVENTS), (trace.step_marks, STEP_MARKS),
+        (trace.collectives, COLLECTIVES), (trace.counters, COUNTERS),
+    ):  # fmt: skip
+        assert dict(frame.schema) == dict(schema)
+
+
+def test_host_calls_know_their_kinds_and_what_encloses_them(tmp_path):
+    trace = read(
+        tmp_path,
+        runtime=(
+            RUNTIME,
+            [launch(20, 30, 1), launch(40, 90, 2, SYNC_ID), launch(45, 50, 3), launch(25, 26, 4, thread=T + 1)],
+        ),
+        nvtx=(NVTX, [pushed(10, 100, "forward"), pushed(10, 60, "load_batch", T + 1)]),
+    )
+    rows = {r["event_id"]: r for r in trace.host_events.iter_rows(named=True)}
+    assert [rows[i]["kind"] for i in range(6)] == ["launch", "sync", "launch", "launch", "annotation", "input"]
+    assert [rows[i]["parent_id"] for i in range(6)] == [4, 4, 1, 5, None, None]
+    # 50 ns of the wait less 5 of the launch in it; 90 of forward less 10 and 50; 50 of the loader less 1
+    assert [rows[i]["self_ns"] for i in range(6)] == [10, 45, 5, 1, 30, 49]
+    assert rows[3]["thread"] == "100/102"
+
+
+def test_launches_are_joined_within_their_process(tmp_path):
+    other = (1 << 48) + (200 << 24)
+    trace = read(
+        tmp_path,
+        kernel=(KERNEL, [kernel(100, 110, 5), kernel(100, 120, 5, device=1, process=other)]),
+        runtime=(RUNTIME, [launch(11, 12, 5), launch(22, 23, 5, thread=other + 201)]),
+    )
+    assert trace.ops.select("device_id", "launch_ns", "launch_thread").rows() == [
+        ("0", 11, "100/101"),
+        ("1", 22, "200/201"),
+    ]
+
+
+def test_oldest_layout_without_process_domain_or_metadata(tmp_path):
+    trace = read(
+        tmp_path,
+        kernel=(
+            "start end deviceId streamId correlationId demangledName shortName",
+            [(100, 200, 0, 7, 1, GEMM_ID, SHORT_ID)],
+        ),
+        runtime=("start end globalTid correlationId nameId", [(10, 20, T, 1, LAUNCH_ID)]),
+        nvtx=("start end eventType globalTid textId", [(0, 50, 59, T, 7)]),
+        TARGET_INFO_GPU=("vmId deviceId name busLocation isDiscrete", [(1, 0, "Tesla V100-SXM2-32GB", "", 1)]),
+        names=[*NAMES, "step 4"],
+    )
+    assert trace.ops.select("launch_ns", "device_id").rows() == [(10, "0")]
+    assert trace.step_marks.select("step", "start_ns", "dur_ns").rows() == [(4, 0, 50)]
+    assert trace.devices[0].name == "Tesla V100-SXM2-32GB"
+    assert trace.origin_unix_ns is None
+    assert trace.facts["schema_version"] is None
+
+
+def test_a_sound_capture_may_have_no_device_work(tmp_path):
+    trace = read(tmp_path, nvtx=(NVTX, [pushed(0, 10, "step 0"), pushed(10, 30, "step 1")]))
+    assert (len(trace.ops), trace.devices) == (0, [])
+    assert trace.step_marks["step"].to_list() == [0, 1]
+
+
+# ---------------------------------------------------------------- steps
+@pytest.mark.parametrize(
+    ("names", "steps"),
+    [
+        (["step 3", "step 4"], [3, 4]),
+        (["ProfilerStep#12", "ProfilerStep#13"], [12, 13]),
+        (["iteration 7"], [7]),
+        (["Iteration: 7", "Iteration: 8"], [7, 8]),
+        (["train step 7"], [7]),
+        (["train_step_0", "train_step_1"], [0, 1]),
+        (["step[5]"], [5]),
+        (["step", "step", "step"], [0, 1, 2]),
+        (["training step", "training step"], [0, 1]),
+        (["step 1", "step 1"], [0, 1]),  # numbers that repeat tell nothing
+        (["step"], []),  # once is no repetition
+        (["optimizer.step", "optimizer.step"], []),
+        (["Optimizer.step#AdamW.step", "Optimizer.step#AdamW.step"], []),
+        (["step_end", "step_end"], []),
+        (["layer 1", "layer 2"], []),
+        (["decode 0", "decode 1"], []),
+        (["micro_step 1", "micro_step 2"], []),
+    ],
+)
+def test_ranges_that_are_steps_by_their_names(tmp_path, names, steps):
+    rows = [pushed(100 * i, 100 * i + 50, n) for i, n in enumerate(names)]
+    trace = read(tmp_path, nvtx=(NVTX, rows))
+    assert trace.step_marks["step"].to_list() == steps
+    assert trace.step_marks["start_ns"].to_list() == [100 * i for i in range(len(steps))]
+    assert set(trace.step_marks["source"]) <= {"nvtx"}
+    assert trace.host_events["kind"].to_list().count("step") == len(steps)
+
+
+@pytest.mark.parametrize("domain", ["NCCL", "CCCL", "cuBLAS", "cudnn", "libcudf"])
+def test_ranges_of_libraries_are_never_steps(tmp_path, domain):
+    rows = [(0, None, 75, domain, T, None, 4), pushed(10, 20, "step 1", domain=4), pushed(30, 40, "step 2", domain=4)]
+    assert len(read(tmp_path, nvtx=(NVTX, rows)).step_marks) == 0
+
+
+def test_a_users_domain_may_hold_the_steps(tmp_path):
+    rows = [(0, None, 75, "trainer", T, None, 2), pushed(10, 20, "step 1", domain=2)]
+    assert read(tmp_path, nvtx=(NVTX, rows)).step_marks["step"].to_list() == [1]
+
+
+def test_of_two_families_the_one_that_covers_more_time_is_taken(tmp_path):
+    rows = [
+        pushed(0, 100, "iteration 4"),
+        pushed(10, 20, "step 1"),
+        pushed(30, 40, "step 2"),
+        pushed(100, 200, "iteration 5"),
+    ]
+    assert read(tmp_path, nvtx=(NVTX, rows)).step_marks["step"].to_list() == [4, 5]
+
+
+def test_a_start_end_range_can_be_a_step_but_encloses_nothing(tmp_path):
+    rows = [(0, 100, 60, "step 1", T, None, 0), pushed(10, 20, "work")]
+    trace = read(tmp_path, nvtx=(NVTX, rows))
+    assert trace.step_marks["step"].to_list() == [1]
+    assert trace.host_events["parent_id"].to_list() == [None, None]
+    assert trace.host_events["self_ns"].to_list() == [None, 10]
+
+
+def test_a_step_that_was_never_closed_is_cut_and_marked_as_damage(tmp_path):
+    trace = read(
+        tmp_path,
+        nvtx=(NVTX, [pushed(0, 100, "step 0"), pushed(100, None, "step 1"), pushed(150, None, "forward")]),
+        runtime=(RUNTIME, [launch(110, 120, 1)]),
+        kernel=(KERNEL, [kernel(200, 260, 1)]),
+    )
+    assert trace.step_marks.select("step", "start_ns", "dur_ns").rows() == [(0, 0, 100), (1, 100, 160)]
+    assert codes(trace) == {"open_range": 2, "open_step": 1}
+    assert trace.issues.lost_data
+
+
+def test_launches_belong_to_steps_of_their_own_process(tmp_path):
+    other = (1 << 48) + (200 << 24)
+    trace = read(
+        tmp_path,
+        nvtx=(NVTX, [pushed(0, 100, "step 0"), pushed(100, 200, "step 1"), pushed(50, 150, "step 7", other + 201)]),
+        runtime=(RUNTIME, [launch(60, 70, 1), launch(120, 130, 2), launch(60, 70, 1, thread=other + 201)]),
+        kernel=(KERNEL, [kernel(300, 310, 1), kernel(310, 320, 2), kernel(300, 320, 1, device=1, process=other)]),
+    )
+    assert trace.ops["step"].to_list() == [0, 1, 7]
+
+
+# ---------------------------------------------------------------- framework operators and modules
+def test_cost_of_an_operator_from_its_range(tmp_path):
+    mm = "aten::mm, seq = 45, op_id = 990, sizes = [[2, 3], [3, 4]]"
+    trace = read(
+        tmp_path,
+        nvtx=(NVTX, [pushed(0, 90, "step 1"), pushed(1, 80, "encoder"), pushed(2, 50, "layer_0"), pushed(10, 40, mm)]),
+        runtime=(RUNTIME, [launch(20, 30, 1), launch(60, 70, 2)]),
+        kernel=(KERNEL, [kernel(100, 110, 1), kernel(110, 120, 2)]),
+    )
+    inside, outside = trace.ops.iter_rows(named=True)
+    assert (inside["framework_op"], inside["module"], inside["op_class"]) == ("aten::mm", "encoder/layer_0", "matmul")
+    assert inside["flops"] == 2 * 2 * 3 * 4
+    assert inside["bytes"] == 2 * (2 * 3 + 3 * 4 + 2 * 4)  # the kernel's name says bf16
+    assert (inside["cost_source"], inside["shapes"]) == ("nvtx", "[[2,3],[3,4]]")
+    assert "kernel's name" in inside["cost_note"]
+    assert (outside["framework_op"], outside["module"]) == (None, "encoder")
+    assert (outside["flops"], outside["bytes"], outside["cost_source"]) == (None, None, "none")
+    assert outside["cost_note"]
+    assert trace.framework == "pytorch"
+
+
+def test_bytes_are_unknown_where_nothing_tells_the_element_type(tmp_path):
+    names = [*NAMES, "some_kernel(float*)"]
+    trace = read(
+        tmp_path,
+        nvtx=(NVTX, [pushed(0, 50, "aten::mm, op_id = 1, sizes = [[2, 3], [3, 4]]")]),
+        runtime=(RUNTIME, [launch(20, 30, 1)]),
+        kernel=(KERNEL, [kernel(100, 110, 1, 7)]),
+        names=[*names[:-1], "opaque_kernel"],
+    )
+    row = trace.ops.row(0, named=True)
+    assert (row["op_class"], row["flops"], row["bytes"]) == ("matmul", 48, None)
+    assert row["cost_note"]
+
+
+def test_without_shapes_the_class_is_known_and_the_cost_is_not(tmp_path):
+    trace = read(
+        tmp_path,
+        nvtx=(NVTX, [pushed(0, 50, "aten::native_layer_norm, seq = 3, op_id = 1")]),
+        runtime=(RUNTIME, [launch(20, 30, 1)]),
+        kernel=(KERNEL, [kernel(100, 110, 1, ADD_ID)]),
+    )
+    row = trace.ops.row(0, named=True)
+    assert (row["op_class"], row["flops"], row["bytes"], row["cost_source"]) == ("normalization", None, None, "none")
+    assert "record_shapes" in row["cost_note"]
+
+
+def test_the_operator_with_a_formula_counts_and_wrappers_around_or_inside_do_not(tmp_path):
+    ranges = [
+        pushed(0, 90, "AddmmBackward0, seq = 9"),
+        pushed(1, 80, "aten::mm, op_id = 2, sizes = [[2, 3], [3, 4]]"),
+        pushed(2, 70, "aten::empty, op_id = 3, sizes = [[]]"),
+    ]
+    trace = read(
+        tmp_path, nvtx=(NVTX, ranges), runtime=(RUNTIME, [launch(20, 30, 1)]), kernel=(KERNEL, [kernel(100, 110, 1)])
+    )
+    assert trace.ops.select("framework_op", "flops", "op_class").rows() == [("aten::mm", 48, "matmul")]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(durations=st.lists(st.integers(0, 10**9), min_size=1, max_size=6), sizes=st.tuples(*[st.integers(1, 2**20)] * 3))
+def test_parts_of_an_operators_cost_add_up_to_it(tmp_path_factory, durations, sizes):
+    m, k, n = sizes
+    trace = read(
+        tmp_path_factory.mktemp("parts"),
+        nvtx=(NVTX, [pushed(0, 50, f"aten::mm, op_id = 1, sizes = [[{m}, {k}], [{k}, {n}]]")]),
+        runtime=(RUNTIME, [launch(i + 1, i + 2, i + 1) for i in range(len(durations))]),
+        kernel=(KERNEL, [kernel(100, 100 + d, i + 1) for i, d in enumerate(durations)]),
+    )
+    assert sum(trace.ops["flops"].to_list()) == 2 * m * k * n
+    assert sum(trace.ops["bytes"].to_list()) == 2 * (m * k + k * n + m * n)
+    assert trace.ops["dur_ns"].sum() == sum(durations)
+
+
+FLASH = (
+    "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<(int)64, (int)128, (bool)0, cutlass::bfloat16_t, "
+    "Flash_kernel_traits<(int)64, cutlass::bfloat16_t>>, (bool)0, (bool){}, (bool)0>(flash::Flash_fwd_params)"
+)
+
+
+@pytest.mark.parametrize(("causal", "share"), [(0, 1), (1, 0.5)])
+def test_the_name_of_a_flash_kernel_tells_its_mask(tmp_path, causal, share):
+    q = "[2, 128, 4, 64]"  # batch, tokens, heads, head dimension
+    text = f"aten::_flash_attention_forward, op_id = 1, sizes = [{q}, {q}, {q}{', []' * 10}]"
+    trace = read(
+        tmp_path,
+        nvtx=(NVTX, [pushed(0, 50, text)]),
+        runtime=(RUNTIME, [launch(20, 30, 1)]),
+        kernel=(KERNEL, [kernel(100, 110, 1, 7)]),
+        names=[*NAMES, FLASH.format(causal)],
+    )
+    row = trace.ops.row(0, named=True)
+    assert row["op_class"] == "attention"
+    assert row["flops"] == pytest.approx(share * 4 * 2 * 4 * 128 * 128 * 64, rel=0.01)
+
+
+# ---------------------------------------------------------------- collectives
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+ALL_GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+NCCL_NAMES = [*NAMES, ALL_REDUCE, ALL_GATHER, SEND_RECV]
+NCCL_NVTX = NVTX + " jsonText binaryData"
+SCHEMAS = (
+    "domainId schemaId idx flags type name description arrayOrUnionDetail offset",
+    [
+        (1, 77, 0, None, 18, "NCCL communicator ID", None, None, None),
+        (1, 77, 1, None, 22, "Message size [bytes]", None, None, 8),
+        (1, 77, 2, None, 5, "Peer rank", None, None, 16),
+        (1, 88, 0, None, 18, "NCCL communicator ID", None, None, None),
+        (1, 88, 1, None, 5, "No. of ranks", None, None, 8),
+    ],
+)
+
+
+def nccl(start: int, end: int, name: str, json_text: str | None = None, binary: bytes | None = None) -> tuple:
+    return (start, end, 59, name, T, None, 1, json_text, binary)
+
+
+def blob(schema: int, payload: bytes) -> bytes:
+    return struct.pack("<IIIIQQ", 1, 0, schema, 0, len(payload), len(payload) + 32) + payload
+
+
+def collective(tmp_path: Path, ranges: list[tuple], kernels: list[tuple], calls: list[tuple]) -> Trace:
+    domain = (0, None, 75, "NCCL", T, None, 1, None, None)
+    return read(
+        tmp_path,
+        nvtx=(NCCL_NVTX, [domain, *ranges]),
+        runtime=(RUNTIME, calls),
+        kernel=(KERNEL, kernels),
+        NVTX_PAYLOAD_SCHEMA_ENTRIES=SCHEMAS,
+        names=NCCL_NAMES,
+    )
+
+
+def test_collective_without_payload_has_its_kind_and_no_size(tmp_path):
+    trace = collective(tmp_path, [nccl(0, 50, "ncclAllReduce")], [kernel(90, 99, 1, 7, stream=17)], [launch(10, 20, 1)])
+    row = trace.collectives.row(0, named=True)
+    assert (row["op_id"], row["collective"], row["dtype"]) == (0, "all_reduce", "bf16")
+    assert [row[c] for c in ("message_bytes", "group_id", "group_size", "seq")] == [None] * 4
+    assert trace.ops["op_class"].to_list() == ["collective"]
+    assert trace.host_events.filter(pl.col("name") == "ncclAllReduce")["kind"].to_list() == ["collective"]
+    assert trace.facts["nccl_kernels"] == [1, 9]
+
+
+def test_size_and_group_from_a_decoded_payload(tmp_path):
+    text = json.dumps({"NCCL communicator ID": 255, "Message size [bytes]": 4096})
+    made = json.dumps({"NCCL communicator ID": 255, "No. of ranks": 8})
+    ranges = [
+        nccl(0, 5, "ncclCommInitRank", made),
+        nccl(10, 50, "ncclAllReduce", text),
+        nccl(60, 90, "ncclAllGather", text),
+    ]
+    trace = collective(
+        tmp_path, ranges, [kernel(100, 110, 1, 7), kernel(120, 130, 2, 8)], [launch(20, 21, 1), launch(70, 71, 2)]
+    )
+    got = trace.collectives.select("collective", "group_id", "group_size", "message_bytes").rows()
+    # NCCL states one rank's part of an all-gather: S is that times the ranks
+    assert got == [("all_reduce", "0xff", 8, 4096), ("all_gather", "0xff", 8, 8 * 4096)]
+
+
+def test_size_from_a_binary_payload(tmp_path):
+    ranges = [
+        nccl(0, 5, "ncclCommInitRank", binary=blob(88, struct.pack("<Qi4x", 255, 4))),
+        nccl(10, 50, "ncclAllReduce", binary=blob(77, struct.pack("<QQ", 255, 1 << 20))),
+    ]
+    trace = collective(tmp_path, ranges, [kernel(100, 110, 1, 7)], [launch(20, 21, 1)])
+    assert trace.collectives.select("group_size", "message_bytes").rows() == [(4, 1 << 20)]
+
+
+def test_a_payload_that_does_not_fit_its_schema_is_left_alone(tmp_path):
+    ranges = [nccl(10, 50, "ncclAllReduce", binary=blob(99, b"\1" * 16)[:-3])]
+    trace = collective(tmp_path, ranges, [kernel(100, 110, 1, 7)], [launch(20, 21, 1)])
+    assert trace.collectives["message_bytes"].to_list() == [None]
+
+
+def test_sends_and_receives_of_a_group_are_one_transfer(tmp_path):
+    def call(start: int, name: str, size: int, peer: int) -> tuple:
+        return nccl(start, start + 2, name, binary=blob(77, struct.pack("<QQi4x", 9, size, peer)))
+
+    ranges = [
+        nccl(0, 1, "ncclGroupStart"),
+        call(2, "ncclSend", 100, 3),
+        call(5, "ncclRecv", 70, 3),
+        nccl(10, 50, "ncclGroupEnd"),
+        nccl(60, 61, "ncclGroupStart"),
+        call(62, "ncclRecv", 40, 2),
+        nccl(70, 90, "ncclGroupEnd"),
+    ]
+    trace = collective(
+        tmp_path, ranges, [kernel(100, 110, 1, 9), kernel(120, 130, 2, 9)], [launch(20, 21, 1), launch(80, 81, 2)]
+    )
+    got = trace.collectives.select("collective", "message_bytes", "peer", "group_id").rows()
+    assert got == [("send_recv", 100, 3, "0x9"), ("recv", 40, 2, "0x9")]
+
+
+def test_size_from_the_inputs_of_pytorchs_range(tmp_path):
+    ranges = [pushed(0, 50, "nccl:all_reduce, op_id = 7, sizes = [[1000]]")]
+    trace = read(
+        tmp_path, nvtx=(NVTX, ranges), runtime=(RUNTIME, [launch(10, 20, 1)]), kernel=(KERNEL, [kernel(90, 99, 1, 7)]),
+        names=NCCL_NAMES,
+    )  # fmt: skip
+    assert trace.collectives.select("collective", "message_bytes").rows() == [("all_reduce", 2000)]
+    assert trace.ops["flops"].to_list() == [None]
+
+
+# ---------------------------------------------------------------- times
+def test_records_without_sound_times_are_set_aside_and_counted(tmp_path):
+    trace = read(
+        tmp_path,
+        kernel=(
+            KERNEL,
+            [kernel(100, 200, 1), kernel(300, 250, 2), kernel(400, 400, 3), kernel(0, 0, 4), kernel(500, None, 5)],
+        ),
+        runtime=(RUNTIME, [launch(i, i + 1, i) for i in range(1, 6)] + [launch(50, None, 9)]),
+        nvtx=(NVTX, [pushed(10, 5, "backwards"), pushed(10, None, "open")]),
+    )
+    assert trace.ops.select("start_ns", "dur_ns").rows() == [(100, 100), (400, 0)]  # a length of zero is sound
+    assert codes(trace) == {"lost_timestamp": 2, "negative_duration": 2, "open_range": 1, "open_call": 1}
+    assert trace.issues.lost_data
+    assert trace.facts["device_records"]["CUPTI_ACTIVITY_KIND_KERNEL"] == 5
+    assert len(trace.host_events) == 5
+
+
+def test_waits_without_their_api_call_are_kept(tmp_path):
+    columns = "start end deviceId contextId streamId correlationId globalPid syncType eventId"
+    rows = [(10, 50, 0, 1, 7, 1, P, 3, 0), (60, 70, 0, 1, 7, 2, P, 2, 0), (80, 90, 0, 1, 7, 3, P, 4, 0)]
+    trace = read(tmp_path, sync=(columns, rows), runtime=(RUNTIME, [launch(5, 55, 1, SYNC_ID)]))
+    assert trace.host_events.select("event_id", "thread", "kind", "name", "dur_ns").rows() == [
+        (0, "100/101", "sync", "cudaStreamSynchronize_v3020", 50),
+        (1, "100/?", "sync", "Context Sync", 10),
+    ]
+
+
+# ---------------------------------------------------------------- devices and metadata
+GPU = "id name totalMemory memoryBandwidth clockRate smCount computeMajor computeMinor"
+H100 = ("NVIDIA H100 80GB HBM3", 85028765696, 3352320000000, 1980000000, 132, 9, 0)
+
+
+def test_properties_of_the_device(tmp_path):
+    gpus = [(0, *H100), (1, *H100), (2, "Intel UHD", 0, 0, 0, 0, 0, 0)]
+    trace = read(tmp_path, kernel=(KERNEL, [kernel(1, 2, 1, device=1)]), TARGET_INFO_GPU=(GPU, gpus))
+    (device,) = trace.devices
+    assert (device.device_id, device.kind, device.name) == ("1", "gpu", "NVIDIA H100 80GB HBM3")
+    assert device.properties == {
+        "memory_bytes": 85028765696, "core_count": 132, "clock_hz": 1980000000, "memory_bytes_per_s": 3352320000000,
+        "compute_capability": "9.0",
+    }  # fmt: skip
+
+
+def test_gpus_that_differ_are_taken_by_number_and_said_so(tmp_path):
+    gpus = [(0, "A", 1, 1, 1, 1, 8, 0), (1, "B", 2, 2, 2, 2, 9, 0)]
+    trace = read(tmp_path, kernel=(KERNEL, [kernel(1, 2, 1, device=1)]), TARGET_INFO_GPU=(GPU, gpus))
+    assert trace.devices[0].name == "B"
+    assert "gpu_by_number" in codes(trace)
+
+
+def test_processes_that_see_different_gpus_under_one_number(tmp_path):
+    other = (1 << 48) + (200 << 24)
+    both = [kernel(1, 5, 1), kernel(2, 9, 1, process=other)]
+    mapping = ("gpuId cudaId pid", [(4, 0, 100), (6, 0, 200)])
+    apart = read(tmp_path, kernel=(KERNEL, both), TARGET_INFO_CUDA_DEVICE=mapping)
+    assert apart.ops["device_id"].to_list() == ["4", "6"]
+    assert [d.device_id for d in apart.devices] == ["4", "6"]
+
+
+def test_processes_on_one_number_without_the_mapping_are_said_to_be_taken_as_one(tmp_path):
+    other = (1 << 48) + (200 << 24)
+    trace = read(tmp_path, kernel=(KERNEL, [kernel(1, 5, 1), kernel(2, 9, 1, process=other)]))
+    assert trace.ops["device_id"].to_list() == ["0", "0"]
+    assert codes(trace)["shared_device_number"] == 1
+
+
+def test_nothing_private_leaves_the_metadata(tmp_path):
+    trace = read(
+        tmp_path,
+        kernel=(KERNEL, [kernel(1, 2, 1)]),
+        META_DATA_EXPORT=(
+            "name value",
+            [("EXPORT_PRODUCT_VERSION", "2025.3"), ("EXPORT_SCHEMA_VERSION", "3.20.2"), ("EXPORT_USER", "secretuser")],
+        ),
+        META_DATA_CAPTURE=(
+            "name value",
+            [
+                ("CUDA_GRAPH_TRACE_OPTIONS:MODE", "Graph"), ("CAPTURE_EVENT_TYPE", "NvtxEvents"),
+                ("CAPTURE_EVENT_TYPE", "Cuda"), ("PROCESS_0:COMMAND", "/home/secretuser/run"),
+                ("PROCESS_0:ARGUMENT_0", "--token=secrettoken"), ("PROCESS_0:ENVIRONMENT_VARIABLE", 'KEY="secretkey"'),
+                ("PROCESS_0:ENVIRONMENT_VARIABLE", 'RANK="3"'), ("PROCESS_0:ENVIRONMENT_VARIABLE", 'WORLD_SIZE="8"'),
+                ("PROCESS_0:WORKING_DIR", "/home/secretuser"), ("DEVICE_DISPLAY_NAME", "secrethost"),
+            ],
+        ),
+        TARGET_INFO_SYSTEM_ENV=("name value", [("NvDriverVersion", "580.95"), ("DeviceEnvironment", "KEY=secretkey")]),
+        TARGET_INFO_SESSION_START_TIME=("utcEpochNs", [(1_700_000_000_123_456_789,)]),
+    )  # fmt: skip
+    assert trace.config == {
+        "nsys.export_version": "2025.3",
+        "nsys.schema_version": "3.20.2",
+        "nsys.driver_version": "580.95",
+        "nsys.capture.cuda_graph_trace_options.mode": "Graph",
+        "nsys.capture.capture_event_type": ["Cuda", "NvtxEvents"],
+    }
+    assert "secret" not in json.dumps([trace.config, trace.facts, trace.issues.rows()])
+    assert (trace.rank, trace.world_size) == (3, 8)
+    assert trace.origin_unix_ns == 1_700_000_000_123_456_789
+
+
+def test_warnings_and_errors_of_the_profiler_are_issues(tmp_path):
+    rows = [
+        (1, "all is well"),
+        (2, "Installed driver is old"),
+        (3, "CUDA events were dropped"),
+        (3, "CUDA events were dropped"),
+    ]
+    trace = read(tmp_path, DIAGNOSTIC_EVENT=("severity text", rows))
+    issues = {i.code: (i.severity, i.count, i.message) for i in trace.issues.by_code.values()}
+    assert issues == {
+        "nsys_warning": ("info", 1, "Installed driver is old"),
+        "nsys_error": ("data_loss", 2, "CUDA events were dropped"),
+    }
+
+
+def test_gpu_metrics_are_counters(tmp_path):
+    trace = read(
+        tmp_path,
+        GPU_METRICS=("timestamp typeId metricId value", [(10, 256 * 7 + 1, 4, 55), (20, 256 * 7 + 1, 5, 99)]),
+        TARGET_INFO_GPU_METRICS=("typeId metricId metricName", [(256 * 7 + 1, 4, "SM Active [%]")]),
+    )
+    assert trace.counters.rows() == [("1", "SM Active [%]", 10, 55.0)]
+
+
+def test_text_that_is_not_utf8_is_read(tmp_path):
+    path = write(tmp_path / "t.sqlite", {"EXPORT_META_DATA": ("name value", [])})
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO EXPORT_META_DATA VALUES ('EXPORT_USER', CAST(x'4aff72' AS TEXT))")
+        db.execute("INSERT INTO EXPORT_META_DATA VALUES ('EXPORT_SCHEMA_VERSION', '2.9.1')")
+    db.close()
+    assert nsys.read(path).config == {"nsys.schema_version": "2.9.1"}
+
+
+def test_kernels_without_a_name_are_kept_and_counted(tmp_path):
+    trace = read(tmp_path, kernel=(KERNEL, [(1, 9, 0, 1, 7, 1, P, 900, 901, None)]))
+    assert trace.ops.select("name", "dur_ns").rows() == [("(unnamed kernel)", 8)]
+    assert codes(trace)["unnamed_kernel"] == 1
