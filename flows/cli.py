@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DONE, CHECK_FAILED, WRONG_USE, SOME_UNREADABLE = 0, 1, 2, 3
 """Exit status (design, section 5)."""
+_PIPE_WIDTH = 160  # columns of tables that are not for a terminal
 
 
 class Group(click.Group):
@@ -70,7 +71,7 @@ def _dump(value: Any) -> None:
 def _show(renderable: Any) -> None:
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=not sys.stdout.isatty()).print(renderable)
+    Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(renderable)
 
 
 @contextlib.contextmanager

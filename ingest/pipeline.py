@@ -142,7 +142,10 @@ def _ingest_file(con: duckdb.DuckDBPyConnection, path: Path, run: str | None, pa
     run_id = run or _run_id(con, path, trace, described)
     with store.transaction(con):
         store.remove_trace(con, trace_id)
-        _put(con, path, sha256, trace, run_id, described, part)
+        store_trace(
+            con, trace, trace_id=trace_id, run_id=run_id, path=str(path.resolve()), sha256=sha256, size_bytes=path.stat().st_size,
+            described=described, part=part,
+        )  # fmt: skip
     lost_rows = [r for r in trace.issues.rows() if r["severity"] != "info"]
     return Ingested(
         path=str(path),
@@ -200,17 +203,19 @@ def _run_id(con: duckdb.DuckDBPyConnection, path: Path, trace: Trace, described:
     return str(path.resolve())
 
 
-def _put(
+def store_trace(
     con: duckdb.DuckDBPyConnection,
-    path: Path,
-    sha256: str,
     trace: Trace,
+    *,
+    trace_id: str,
     run_id: str,
-    described: manifest.Manifest | None,
-    part: str | None,
+    path: str,
+    sha256: str,
+    size_bytes: int | None = None,
+    described: manifest.Manifest | None = None,
+    part: str | None = None,
 ) -> None:
-    """Stores one trace with its account. Within a transaction of the caller."""
-    trace_id = sha256[:16]
+    """Accounts the time of a trace and stores it with its run; `part` goes before the manifest's hardware."""
     tag = pl.lit(trace_id).alias("trace_id")
     trace.ops = steps.assign(trace)
     by_device = {d.device_id: d for d in trace.devices}
@@ -232,9 +237,9 @@ def _put(
         con,
         "traces",
         {
-            "trace_id": trace_id, "run_id": run_id, "rank": trace.rank, "host": trace.host, "path": str(path.resolve()),
+            "trace_id": trace_id, "run_id": run_id, "rank": trace.rank, "host": trace.host, "path": path,
             "format": trace.format, "framework": trace.framework, "origin_unix_ns": trace.origin_unix_ns,
-            "sha256": sha256, "size_bytes": path.stat().st_size, "status": "partial" if trace.issues.lost_data else "ok",
+            "sha256": sha256, "size_bytes": size_bytes, "status": "partial" if trace.issues.lost_data else "ok",
             "diagnostics": trace.issues.rows(), "facts": trace.facts, "parser_version": PARSER_VERSION,
             "ingested_at": store.now(),
         },

@@ -1,6 +1,5 @@
 """The one place where measurement meets theory: fills the tables that the gap views read, run by run."""
 
-import dataclasses
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +13,7 @@ from tracegap.ingest import account, store
 from tracegap.models import collectives, hardware, transformer
 from tracegap.models.errors import TracegapError
 from tracegap.models.ops import CollectiveKind, State
-from tracegap.reports import findings, matching
+from tracegap.reports import findings, matching, planning
 
 VIEWS = ("op_gap", "collective_gap", "step_gap")
 """In the order in which they build on each other; one file each in `sql/`."""
@@ -296,10 +295,9 @@ def _model_flops(model: dict[str, Any] | None, tokens: int | None) -> tuple[int 
         return None, "no MFU: the model is not described; add [model] and tokens_per_step to manifest.toml"
     if tokens is None:
         return None, "no MFU: tokens_per_step is not in the manifest"
-    known = {f.name: f.default is dataclasses.MISSING for f in dataclasses.fields(transformer.Model)}
-    missing = [name for name, needed in (known | {"seq": True}).items() if needed and name not in model]
-    if missing:
-        return None, f"no MFU: [model] of the manifest lacks {', '.join(missing)}"
-    config = transformer.Model(**{k: v for k, v in model.items() if k in known})
+    try:
+        config = planning.model_of(model)
+    except TracegapError as e:
+        return None, f"no MFU: {e}"
     mask = "causal attention (half)" if config.causal else "full attention"
     return round(transformer.train_flops(config, tokens)), f"matrix products only, {mask}, no recomputation, no look-up"

@@ -9,7 +9,7 @@ from rich.table import Table
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """A table that reads well on a terminal and in a pipe; numbers to the right, None as a dash."""
-    out = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    out = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(headings))
     cells = [[_text(v) for v in row] for row in rows]
     raw = [list(row) for row in cells]
     for i, heading in enumerate(headings):
