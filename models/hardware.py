@@ -110,9 +110,12 @@ class Chip:
         return self.sources.get(column, self.source)
 
     def row(self) -> dict[str, Any]:
-        """The part as a row of the public `hardware` table; names are joined by semicolons."""
-        values = {column.name: getattr(self, column.name) for column in fields(self) if column.name != "sources"}
-        return values | {"match_names": ";".join(self.match_names), "entered": self.entered.isoformat()}
+        """The part as a row of the public `hardware` table; lists are joined by semicolons."""
+        return {column.name: getattr(self, column.name) for column in fields(self)} | {
+            "match_names": ";".join(self.match_names),
+            "entered": self.entered.isoformat(),
+            "sources": ";".join(f"{column}: {source}" for column, source in self.sources.items()) or None,
+        }
 
     def device_flops_per_s(self, dtype: str) -> float | None:
         """Dense peak of matrix products of a dtype of `models.ops.DTYPE_BYTES` on one device of a trace."""

@@ -20,12 +20,14 @@ from tracegap.models.units import ns
 AXES = {
     "data": "data",
     "dp": "data",
+    "replica": "data",
     "fsdp": "fsdp",
     "tensor": "tensor",
     "tp": "tensor",
     "model": "tensor",
     "pipeline": "pipeline",
     "pp": "pipeline",
+    "stage": "pipeline",
 }
 """What an axis of a mesh does, by its name: `data` replicates all states, `fsdp` shards them."""
 
@@ -110,6 +112,7 @@ def plan(
     recompute: bool = False,
     ranks_per_domain: int | None = None,
     torus: Sequence[int] | None = None,
+    wrap: Sequence[bool] | None = None,
 ) -> Plan:
     """Bounds of a training step.
 
@@ -135,7 +138,7 @@ def plan(
     bubble_ns = round(compute_ns * pp_bubble_over_ideal(stages=size["pipeline"], microbatches=microbatches))
     traffic: list[Traffic] = []
     for axis, kind, calls, message_bytes in _messages(model, mesh, size, tokens, microbatches, recompute=recompute):
-        fabric = collectives.fabric_for(chip, _group(mesh, axis), ranks_per_domain, torus)
+        fabric = collectives.fabric_for(chip, _group(mesh, axis), ranks_per_domain, torus, wrap=wrap)
         one = collectives.predict(kind, round(message_bytes), mesh[axis], fabric)
         traffic.append(
             Traffic(

@@ -94,3 +94,14 @@ def test_bounds_and_totals(data: int, fsdp: int, tensor: int, pipeline: int, rec
 def test_what_cannot_be_planned_has_a_reason(mesh: dict[str, int], chip_id: str, reason: str) -> None:
     with pytest.raises(NoFormula, match=reason):
         plan(MODEL, hardware.get(chip_id), mesh, 64_000, ranks_per_domain=8)
+
+
+def test_a_torus_carries_the_axes() -> None:
+    v5p = hardware.get("tpu_v5p")
+    cube = plan(MODEL, v5p, {"fsdp": 16, "tensor": 4}, 64_000, torus=[4, 4, 4])
+    assert {(item.axis, item.fabric) for item in cube.traffic} == {
+        ("fsdp", "torus 4x4, wrapped, 400 GB/s"),
+        ("tensor", "torus 4, wrapped, 200 GB/s"),
+    }
+    open_ends = plan(MODEL, v5p, {"fsdp": 16, "tensor": 4}, 64_000, torus=[4, 4, 4], wrap=[False] * 3)
+    assert open_ends.axis_ns("tensor") > cube.axis_ns("tensor")
