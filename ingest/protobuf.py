@@ -1,13 +1,16 @@
 """Protobuf messages declared in a few lines of text, without generated code.
 
-Only the fields that are read need declaring: protobuf keeps unknown ones aside. The messages live in a descriptor pool of
-their own, so that they cannot clash with another copy of the same schema in the process.
+Only the fields that are read need declaring: protobuf keeps unknown ones aside. The messages live in a descriptor pool
+of their own, so that they cannot clash with another copy of the same schema in the process.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+__all__ = ["DecodeError", "messages"]
 
 _F = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {

@@ -1,4 +1,4 @@
-"""HLO as traces carry it: modules as protobuf, single instructions as text. Only what costs and collectives need is kept."""
+"""HLO as traces carry it: modules as protobuf, single instructions as text. Kept is what costs and collectives need."""
 
 import math
 import re
@@ -8,30 +8,31 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
-from tracegap.ingest.protobuf import messages
+from tracegap.ingest.protobuf import DecodeError, messages
 from tracegap.models.ops import DTYPE_BYTES
 
 PROTO = messages(
     "tracegap.hlo",
     {
         "HloProto": "hlo_module 1 HloModuleProto",
-        "HloModuleProto": "name 1 str; computations 3 HloComputationProto*; id 5 i64; entry_computation_id 6 i64;"
+        "HloModuleProto": "name 1 str; computations 3 HloComputationProto*; entry_computation_id 6 i64;"
         "device_assignment 15 DeviceAssignmentProto",
-        "DeviceAssignmentProto": "replica_count 1 i32; computation_count 2 i32; computation_devices 3 ComputationDevice*",
+        "DeviceAssignmentProto": "replica_count 1 i32; computation_count 2 i32;"
+        "computation_devices 3 ComputationDevice*",
         "ComputationDevice": "replica_device_ids 1 i64*",
         "HloComputationProto": "name 1 str; instructions 2 HloInstructionProto*; id 5 i64; root_id 6 i64",
-        "HloInstructionProto": "name 1 str; opcode 2 str; shape 3 ShapeProto; metadata 7 OpMetadata; parameter_number 9 i64;"
-        "fusion_kind 11 str; dimensions 14 i64*; window 15 Window;"
+        "HloInstructionProto": "name 1 str; opcode 2 str; shape 3 ShapeProto; metadata 7 OpMetadata;"
+        "dimensions 14 i64*; window 15 Window;"
         "convolution_dimension_numbers 16 ConvolutionDimensionNumbers; channel_id 26 i64; custom_call_target 28 str;"
-        "dot_dimension_numbers 30 DotDimensionNumbers; id 35 i64; operand_ids 36 i64*; called_computation_ids 38 i64*;"
-        "backend_config 43 bytes; is_host_transfer 47 bool; replica_groups 49 ReplicaGroup*; feature_group_count 50 i64;"
+        "dot_dimension_numbers 30 DotDimensionNumbers; id 35 i64; operand_ids 36 i64*;"
+        "called_computation_ids 38 i64*; backend_config 43 bytes; is_host_transfer 47 bool;"
+        "replica_groups 49 ReplicaGroup*; feature_group_count 50 i64;"
         "source_target_pairs 52 SourceTarget*; batch_group_count 58 i64; use_global_device_ids 71 bool;"
         "collective_device_list 87 CollectiveDeviceListProto; iota_groups 92 IotaReplicaGroupListProto;"
         "mesh_groups 93 MeshGroups",
         "ShapeProto": "element_type 2 i32; dimensions 3 i64*; tuple_shapes 4 ShapeProto*",
-        "OpMetadata": "op_type 1 str; op_name 2 str",
+        "OpMetadata": "op_name 2 str",
         "Window": "dimensions 1 WindowDimension*",
         "WindowDimension": "size 1 i64; stride 2 i64; padding_low 3 i64; padding_high 4 i64; window_dilation 5 i64;"
         "base_dilation 6 i64",
@@ -44,7 +45,8 @@ PROTO = messages(
         "ReplicaGroup": "replica_ids 1 i64*",
         "IotaReplicaGroupListProto": "num_replica_groups 1 i64; num_devices_per_group 2 i64; iota_reshape_dims 3 i64*;"
         "iota_transpose_perm 4 i32*",
-        "CollectiveDeviceListProto": "replica_groups 1 ReplicaGroup*; iota_replica_group_list 2 IotaReplicaGroupListProto",
+        "CollectiveDeviceListProto": "replica_groups 1 ReplicaGroup*;"
+        "iota_replica_group_list 2 IotaReplicaGroupListProto",
         "SourceTarget": "source 1 i64; target 2 i64",
         "MeshGroups": "mesh 1 MeshProto; axes 2 AxisRefProto*",
         "MeshProto": "axes 1 MeshAxis*; device_ids 2 i64*",
@@ -55,13 +57,11 @@ PROTO = messages(
 )
 """Message classes with the fields that are read (numbers from xla/service/hlo.proto and xla/xla_data.proto)."""
 
-_PRIMITIVES = dict(
-    enumerate(
-        "pred s8 s16 s32 s64 u8 u16 u32 u64 f16 f32 f64 tuple opaque c64 bf16 token c128 f8e5m2 f8e4m3fn s4 u4 f8e4m3b11fnuz "
-        "f8e5m2fnuz f8e4m3fnuz s2 u2 f8e4m3 f8e3m4 s1 u1 f4e2m1fn f8e8m0fnu".split(),
-        start=1,
-    )
+_TYPES = (
+    "pred s8 s16 s32 s64 u8 u16 u32 u64 f16 f32 f64 tuple opaque c64 bf16 token c128 f8e5m2 f8e4m3fn s4 u4 "
+    "f8e4m3b11fnuz f8e5m2fnuz f8e4m3fnuz s2 u2 f8e4m3 f8e3m4 s1 u1 f4e2m1fn f8e8m0fnu"
 )
+_PRIMITIVES = dict(enumerate(_TYPES.split(), start=1))
 """xla.PrimitiveType by number."""
 
 _DTYPES = {
@@ -153,7 +153,7 @@ class Module:
 
     @cached_property
     def devices(self) -> tuple[int, ...] | None:
-        """Device ids in the order of the flattened logical ids (replica × partitions + partition); None if not stated."""
+        """Device ids by flattened logical id (replica × partitions + partition); None if not stated."""
         assigned = self.proto.device_assignment.computation_devices
         columns = [tuple(c.replica_device_ids) for c in assigned]
         if not columns or len({len(c) for c in columns}) != 1:
@@ -163,7 +163,8 @@ class Module:
     @property
     def one_kind(self) -> bool:
         """Whether the module has only replicas or only partitions, so that an id of either is the flattened one."""
-        return min(self.proto.device_assignment.replica_count, self.proto.device_assignment.computation_count) <= 1
+        assigned = self.proto.device_assignment
+        return bool(min(assigned.replica_count, assigned.computation_count) <= 1)
 
     @classmethod
     def parse(cls, data: bytes) -> "Module | None":
@@ -254,7 +255,9 @@ def _mesh_groups(stated: Any) -> Groups | None:
             return None
         sub = ref.sub_axis_info
         whole = (1, sizes[ref.mesh_axis_index])
-        parts.setdefault(ref.mesh_axis_index, []).append((sub.pre_size, sub.size) if ref.HasField("sub_axis_info") else whole)
+        parts.setdefault(ref.mesh_axis_index, []).append(
+            (sub.pre_size, sub.size) if ref.HasField("sub_axis_info") else whole
+        )
     shape: list[int] = []
     along: dict[tuple[int, int], int] = {}
     for axis, size in enumerate(sizes):
@@ -269,7 +272,9 @@ def _mesh_groups(stated: Any) -> Groups | None:
     ids = np.array(stated.mesh.device_ids or range(math.prod(sizes)))
     if ids.size != math.prod(shape):
         return None
-    order = [along[r.mesh_axis_index, r.sub_axis_info.pre_size if r.HasField("sub_axis_info") else 1] for r in stated.axes]
+    order = [
+        along[r.mesh_axis_index, r.sub_axis_info.pre_size if r.HasField("sub_axis_info") else 1] for r in stated.axes
+    ]
     rest = [i for i in range(len(shape)) if i not in order]
     length = math.prod(shape[i] for i in order)
     return tuple(tuple(row) for row in ids.reshape(shape).transpose(rest + order).reshape(-1, length).tolist())
@@ -300,7 +305,7 @@ _BRACED = re.compile(r"\{([\d,]+)\}")
 
 @lru_cache(1 << 15)  # the planes of a file's devices repeat the same texts
 def parse_text(text: str) -> Instruction | None:
-    """An instruction as HLO text, `%dot.3 = f32[2,4]{1,0} dot(f32[2,8]{1,0} %a, f32[8,4]{1,0} %b), ...`; None if it is none."""
+    """An instruction as HLO text, `%dot.3 = f32[2,4]{1,0} dot(f32[2,8]{1,0} %a, ...), ...`; None if it is none."""
     head = _HEAD.match(text)
     if head is None:
         return None
@@ -355,7 +360,7 @@ def _closing(text: str, at: int) -> int:
 
 
 def _shape_end(text: str, at: int) -> int:
-    """End of the shape that begins at `at`: a tuple in parentheses, or everything to the next blank outside brackets."""
+    """End of the shape that begins at `at`: a tuple in parentheses, or all up to the next blank outside brackets."""
     if text.startswith("(", at):
         return _closing(text, at) + 1
     while at < len(text) and text[at] != " ":

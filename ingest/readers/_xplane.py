@@ -1,7 +1,8 @@
 """The wire format of XSpace, from bytes to columns. What the columns mean is for `xspace.py`.
 
-Planes are read one by one, so that a cut file keeps its whole ones. Names and statistics of a plane are few and go through
-protobuf; its events are many and are decoded all at once with numpy: a round of the loop reads one field of every event.
+Planes are read one by one, so that a cut file keeps its whole ones. Names and statistics of a plane are few and go
+through protobuf; its events are many and are decoded all at once with numpy: a round of the loop reads one field of
+every event.
 """
 
 import gzip
@@ -11,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from tracegap.ingest.errors import TraceError
-from tracegap.ingest.protobuf import messages
+from tracegap.ingest.protobuf import DecodeError, messages
 
 Ints = NDArray[np.int64]
 Value = int | float | str | bytes
@@ -23,13 +23,11 @@ Value = int | float | str | bytes
 MISSING = np.iinfo(np.int64).min
 """Marks an absent number in a column."""
 
-WANTED_INTS = frozenset(
-    "run_id group_id step_num program_id correlation_id device_ordinal _pt _p _ct _c device_duration_ps flow".split()
-)
+_INTS = "run_id group_id step_num program_id correlation_id device_ordinal _pt _p _ct _c device_duration_ps"
+_TEXTS = "hlo_op tf_op name annotation step_name memcpy_details memset_details"
+WANTED_INTS = frozenset(_INTS.split())
 """Event statistics that are kept as numbers."""
-WANTED_TEXTS = frozenset(
-    "hlo_op hlo_module tf_op name annotation step_name kernel_details memcpy_details memset_details".split()
-)
+WANTED_TEXTS = frozenset(_TEXTS.split())
 """Event statistics that are kept as text."""
 
 _BLOCK = 1 << 16  # events decoded at once: the temporaries stay in the processor's cache
@@ -181,7 +179,7 @@ def _take(stream: BinaryIO, size: int, at: int) -> bytes:
 
 
 def _first_damage(body: bytes, base: int) -> WireError | None:
-    """Damage inside the beginning of a plane, if there is any before its end: then the length itself cannot be trusted."""
+    """Damage inside the beginning of a plane, if any is before its end: then its length cannot be trusted either."""
     try:
         for _ in _fields(body, 0, len(body), base):
             pass
@@ -347,9 +345,9 @@ def _rounds(data: NDArray[np.uint8], starts: Ints, ends: Ints, base: int) -> Ite
     at, end = starts[rows], ends[rows]
     while len(rows):
         tags = data[at]
-        number, wire = tags >> 3, tags & 7
+        number, wire = (tags >> 3).astype(np.uint8), (tags & 7).astype(np.uint8)
         content = at + 1
-        value, after = _varints(data, content, base)
+        value, after = _varints(data, content)
         delimited = wire == _BYTES
         fixed = wire == _FIXED64
         content = np.where(delimited, after, content)
@@ -368,8 +366,8 @@ def _rounds(data: NDArray[np.uint8], starts: Ints, ends: Ints, base: int) -> Ite
         rows, at, end = rows[more], after[more], end[more]
 
 
-def _varints(data: NDArray[np.uint8], at: Ints, base: int) -> tuple[NDArray[np.uint64], Ints]:
-    """Numbers that begin at these bytes, and the bytes after them."""
+def _varints(data: NDArray[np.uint8], at: Ints) -> tuple[NDArray[np.uint64], Ints]:
+    """Numbers that begin at these bytes, and the bytes after them; far beyond the data where a number does not end."""
     byte = data[at]
     value = (byte & 0x7F).astype(np.uint64)
     after = at + 1
@@ -377,7 +375,8 @@ def _varints(data: NDArray[np.uint8], at: Ints, base: int) -> tuple[NDArray[np.u
     shift = 7
     while len(open_):
         if shift > 63:
-            return value, np.where(np.isin(np.arange(len(at)), open_), np.iinfo(np.int64).max >> 1, after)
+            after[open_] = np.iinfo(np.int64).max >> 1
+            return value, after
         byte = data[np.minimum(after[open_], len(data) - 1)]
         value[open_] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
         after[open_] += 1
@@ -414,19 +413,18 @@ class _Columns:
         block: dict[str, NDArray[Any]] = {"kind": own[1], "offset_ps": own[2], "duration_ps": own[3]}
         if stats and len(self.wanted):
             rows, first, last = (np.concatenate(column) for column in zip(*stats, strict=True))
-            self._add_stats(block, padded, n, rows, first, last, base)
+            self._add_stats(block, rows, _rounds(padded, first, last, base))
         self.blocks.append({name: column[~aggregated] for name, column in block.items()})
         self.blocks[-1]["#aggregated"] = aggregated[aggregated]
 
-    def _add_stats(
-        self, block: dict[str, NDArray[Any]], padded: NDArray[np.uint8], n: int, events: Ints, first: Ints, last: Ints, base: int
-    ) -> None:
-        """Decodes the statistics of a block; `events` says to which of its `n` events each belongs."""
+    def _add_stats(self, block: dict[str, NDArray[Any]], events: Ints, rounds: Iterator[_Round]) -> None:
+        """Adds the statistics of a block to it; `events` says to which of its events each belongs."""
+        n = len(block["kind"])
         key = np.zeros(len(events), dtype=np.int64)
         member = np.zeros(len(events), dtype=np.uint8)  # which member of XStat's oneof
         value = np.zeros(len(events), dtype=np.uint64)
         place = np.zeros(len(events), dtype=np.int64)
-        for now in _rounds(padded, first, last, base):
+        for now in rounds:
             hit = now.number == 1
             key[now.rows[hit]] = now.value[hit].view(np.int64)
             rows, other = now.rows[~hit], ~hit
@@ -482,7 +480,9 @@ class _Columns:
             aggregated=len(columns.pop("#aggregated", empty)),
             ints={name: column for name, column in columns.items() if not name.startswith("'")},
             texts={
-                name[1:]: (column, list(self.codes[name[1:]])) for name, column in columns.items() if name.startswith("'")
+                name[1:]: (column, list(self.codes[name[1:]]))
+                for name, column in columns.items()
+                if name.startswith("'")
             },
             **fixed,
         )

@@ -50,7 +50,9 @@ def to_ns(ps: Ints) -> Ints:
 
 def nullable(name: str, column: Ints) -> pl.Series:
     """A column with nulls for MISSING."""
-    return pl.select(pl.when(pl.lit(pl.Series(name, column)) != MISSING).then(pl.lit(pl.Series(name, column)))).to_series()
+    return pl.select(
+        pl.when(pl.lit(pl.Series(name, column)) != MISSING).then(pl.lit(pl.Series(name, column)))
+    ).to_series()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +92,8 @@ class Host:
     def by_context(self, kind: int, key: int) -> Launch | None:
         """The call at the beginning of the chain that led to a consumer of this context.
 
-        Work wanders from thread to thread: each hand-over is a producer on one side and a consumer with the same context
-        on the other. The launch is where the user's own thread began it.
+        Work wanders from thread to thread: each hand-over is a producer on one side and a consumer with the same
+        context on the other. The launch is where the user's own thread began it.
         """
         return self._at(self._root(self.producers.get((kind, key))))
 
@@ -101,7 +103,7 @@ class Host:
         return self._at(self._root(min(mine, key=self._start.__getitem__, default=None)))
 
     def by_region(self, thread: str, at_ns: int) -> Launch | None:
-        """The call that handed over the piece of work in which a pool thread is at this time, through all hand-overs."""
+        """The call that handed over the work in which a pool thread is at this time."""
         row: int | None = None
         while thread in self.regions:
             times, contexts = self.regions[thread]
@@ -137,7 +139,7 @@ class Host:
 
 
 def read_host(planes: list[Plane], clock: Clock, device_work: Mapping[int, NDArray[np.bool_]]) -> Host:
-    """Spans of all lines of host planes. `device_work` masks, by `id` of a line, events that a CPU backend ran as a device."""
+    """Spans of host planes, without `device_work`: what a CPU backend ran as a device, by `id` of the line."""
     parts = []
     host = Host()
     first = 0

@@ -1,7 +1,7 @@
 """The Chrome trace that XLA's profiler writes beside an XSpace (`*.trace.json.gz`). It is not Kineto's.
 
-It holds less than the XSpace: no peaks, no HLO modules, no FLOPs but the model's, and bytes without their memories. What it
-holds means the same, so it is turned into planes and lines and read as an XSpace.
+It holds less than the XSpace: no peaks, no HLO modules, no FLOPs but the model's, and bytes without their memories.
+What it holds means the same, so it is turned into planes and lines and read as an XSpace.
 """
 
 import re
@@ -30,8 +30,8 @@ from tracegap.ingest.trace import Trace
 
 NAME = "xla_chrome"
 
-_KIND_INTS = frozenset("model_flops flops bytes_accessed raw_bytes_accessed program_id symbol_id".split())
-_KIND_TEXTS = frozenset("hlo_category tf_op source shape_with_layout deduplicated_name".split())
+_KIND_INTS = ("model_flops", "flops", "bytes_accessed", "program_id")
+_KIND_TEXTS = ("hlo_category", "tf_op")
 _PROGRAM = re.compile(r"\((-?\d+)\)$")
 _EVENT_END = re.compile(rb"\}\s*,\s*\{\s*\"")
 
@@ -123,13 +123,17 @@ def _salvage(data: bytes, error: msgspec.DecodeError) -> list[_Event]:
 def _space(events: list[_Event]) -> Space:
     """Planes by process, lines by thread, with the statistics that the arguments carry."""
     processes = {e.pid: str(e.args.get("name", e.pid)) for e in events if e.ph == "M" and e.name == "process_name"}
-    threads = {(e.pid, e.tid): str(e.args.get("name", e.tid)) for e in events if e.ph == "M" and e.name == "thread_name"}
+    threads = {
+        (e.pid, e.tid): str(e.args.get("name", e.tid)) for e in events if e.ph == "M" and e.name == "thread_name"
+    }
     by_thread: dict[tuple[int, int], list[_Event]] = {key: [] for key in threads}
     for event in events:
         if event.ph == "X":
             by_thread.setdefault((event.pid, event.tid), []).append(event)
     for (pid, tid), mine in by_thread.items():
-        modules = [e for (p, t), other in by_thread.items() if (p, threads.get((p, t))) == (pid, "XLA Modules") for e in other]
+        modules = [
+            e for (p, t), other in by_thread.items() if (p, threads.get((p, t))) == (pid, "XLA Modules") for e in other
+        ]
         if threads.get((pid, tid)) == "XLA Ops" and modules:
             _name_programs(mine, modules)
     planes = {pid: Plane(id=pid, name=name, stats={}, kinds={}, lines=[]) for pid, name in processes.items()}
@@ -157,7 +161,11 @@ def _line(plane: Plane, tid: int, name: str, events: list[_Event]) -> Line:
     texts: dict[str, list[str | None]] = {key: [] for key in WANTED_TEXTS}
     for event in events:
         args = event.args
-        key = (event.name, str(args.get("long_name", "")), *(str(args.get(k, "")) for k in sorted(_KIND_INTS | _KIND_TEXTS)))
+        key = (
+            event.name,
+            str(args.get("long_name", "")),
+            *(str(args.get(k, "")) for k in (*_KIND_INTS, *_KIND_TEXTS)),
+        )
         if key not in ids:
             ids[key] = len(plane.kinds)
             plane.kinds[ids[key]] = EventKind(
@@ -181,7 +189,11 @@ def _line(plane: Plane, tid: int, name: str, events: list[_Event]) -> Line:
         offset_ps=start,
         duration_ps=np.rint(dur * 1e6).astype(np.int64),
     )
-    line.ints = {stat: column for stat, numbers in ints.items() if ((column := np.array(numbers, dtype=np.int64)) != MISSING).any()}
+    line.ints = {
+        stat: column
+        for stat, numbers in ints.items()
+        if ((column := np.array(numbers, dtype=np.int64)) != MISSING).any()
+    }
     for stat, values in texts.items():
         distinct = {value: i for i, value in enumerate(dict.fromkeys(v for v in values if v is not None))}
         if distinct:
@@ -200,7 +212,9 @@ def _whole(value: object) -> int:
 
 
 def _kind_stats(args: dict[str, Any]) -> dict[str, Value]:
-    stats: dict[str, Value] = {key: _whole(args[key]) for key in _KIND_INTS if key in args and _whole(args[key]) != MISSING}
+    stats: dict[str, Value] = {
+        key: _whole(args[key]) for key in _KIND_INTS if key in args and _whole(args[key]) != MISSING
+    }
     return stats | {key: str(args[key]) for key in _KIND_TEXTS if key in args}
 
 

@@ -10,39 +10,25 @@ import polars as pl
 
 from tracegap.ingest.errors import TraceError
 from tracegap.ingest.files import open_plain
-from tracegap.ingest.intervals import Cover, union
 from tracegap.ingest.issues import Issues
-from tracegap.ingest.readers._xplane import MISSING, Line, Plane, Space, Value, WireError, read_space
-from tracegap.ingest.readers._xspace_device import (
-    ASYNC_LINE,
-    KNOWN_LINES,
-    OPS_LINES,
-    Executions,
-    Op,
-    Programs,
-    cpu_executions,
-    cpu_work,
-    gpu_executions,
-    is_stream,
-    number,
-    text,
-    tpu_executions,
-)
+from tracegap.ingest.readers import _xspace_tpu as tpu
+from tracegap.ingest.readers import _xspace_xla as xla
+from tracegap.ingest.readers._xplane import MISSING, Line, Plane, Space, read_space
+from tracegap.ingest.readers._xspace_facts import is_unknown, space_facts
 from tracegap.ingest.readers._xspace_host import Clock, Host, read_host, to_ns
+from tracegap.ingest.readers._xspace_ops import Context, Executions, Op, Programs, number, text
 from tracegap.ingest.trace import COLLECTIVES, OPS, STEP_MARKS, Device, DeviceKind, Trace
-from tracegap.models.ops import STATE_OF_CLASS, OpClass, State
+from tracegap.models.ops import OpClass
 
 NAME = "xspace"
 
-_TPU = re.compile(r"^/device:TPU:(\d+)(?: SparseCore (\d+))?$")
-_GPU = re.compile(r"^/device:GPU:(\d+)$")
 _HOST = re.compile(r"^/host:(?!metadata$|CUPTI$|ROCTRACER$|tfstreamz$)")
 _STEP_LINES = ("Steps", "Sparse Core Steps")
 _UTF8_REPLACEMENT = b"\xef\xbf\xbd"
 
 
 def sniff(name: str, head: bytes) -> bool:
-    """An XSpace begins with a plane: field 1, a length, and in it the plane's id or name. `name` decides a cut or mangled one."""
+    """An XSpace begins with a plane, and that with its id or name. The file's name decides on a cut or mangled one."""
     if name.removesuffix(".gz").removesuffix(".zst").endswith((".xplane.pb", ".xspace.pb")):
         return True
     if len(head) < 4 or head[0] != 0x0A:
@@ -86,31 +72,21 @@ def trace_of(space: Space, issues: Issues | None = None) -> Trace:
     _report(space, issues)
     planes = space.planes
     clock = Clock.of(planes)
-    programs = Programs.of(planes)
     hosts = [plane for plane in planes if _HOST.match(plane.name)]
-    work = {id(line): mask for plane in hosts for line in plane.lines if (mask := cpu_work(plane, line)).any()}
+    work = {id(line): mask for plane in hosts for line in plane.lines if (mask := xla.cpu_work(plane, line)).any()}
     host = read_host(hosts, clock, work)
+    context = Context(clock=clock, programs=Programs.of(planes), host=host)
     executions: list[Executions] = []
     devices: dict[str, Device] = {}
     for plane in planes:
-        if match := _TPU.match(plane.name):
-            device_id, ordinal = f"TPU:{match[1]}", int(match[1])
-            devices.setdefault(device_id, _device(plane, device_id, "tpu", ordinal))
-            executions.append(tpu_executions(plane, device_id, ordinal, clock, programs, host))
-        elif match := _GPU.match(plane.name):
-            device_id, ordinal = f"GPU:{match[1]}", int(match[1])
-            devices.setdefault(device_id, _device(plane, device_id, "gpu", ordinal))
-            executions.append(gpu_executions(plane, device_id, ordinal, clock, programs, host))
-    for plane in hosts:
-        for mine in cpu_executions(plane, work, clock, programs, host):
-            devices.setdefault(mine.device_id, Device(device_id=mine.device_id, kind="cpu", ordinal=mine.ordinal))
+        for kind, mine in _on_devices(plane, work, context):
+            devices.setdefault(mine.device_id, _device(plane, mine, kind))
             executions.append(mine)
-    executions = [e for e in executions if len(e.op)]
     marks, step_of_group = _steps(planes, clock, host)
-    ops = _number([e.frame(step_of_group) for e in executions])
+    ops = _number(executions, step_of_group)
     trace = Trace(
         format=NAME,
-        framework=_framework(planes, programs),
+        framework=_framework(planes, context.programs),
         origin_unix_ns=clock.origin_unix_ns,
         host=next(iter(space.hostnames), None),
         devices=list(devices.values()),
@@ -119,7 +95,7 @@ def trace_of(space: Space, issues: Issues | None = None) -> Trace:
         step_marks=marks,
         collectives=_collectives(ops, executions),
         config=_config(planes),
-        facts=_facts(space, programs, ops, host),
+        facts=space_facts(space, context.programs, ops, host),
         issues=issues,
     )
     unpaired = ops.filter(pl.col("name").str.contains(r"-(start|done)(\.\d+)?$") & (pl.col("stream") != "async"))
@@ -132,12 +108,23 @@ def trace_of(space: Space, issues: Issues | None = None) -> Trace:
     return trace
 
 
+def _on_devices(plane: Plane, work: xla.Masks, context: Context) -> list[tuple[DeviceKind, Executions]]:
+    """What a plane ran, with the kind of device; nothing for planes that are no device."""
+    if plane.name.startswith("/device:"):
+        found: list[tuple[DeviceKind, Executions | None]] = [
+            ("tpu", tpu.tpu_executions(plane, context)),
+            ("gpu", xla.gpu_executions(plane, context)),
+        ]
+        return [(kind, mine) for kind, mine in found if mine is not None]
+    return [("cpu", mine) for mine in xla.cpu_executions(plane, work, context)] if _HOST.match(plane.name) else []
+
+
 def _report(space: Space, issues: Issues) -> None:
     """What the file lost or says of itself."""
     if space.damage is not None:
         issues.add(
             space.damage.code,
-            f"{space.damage.what}; the {len(space.planes)} planes before it are whole, the rest of the file is not read",
+            f"{space.damage.what}; the {len(space.planes)} planes before are whole, the rest of the file is not read",
             where=f"byte {space.damage.byte}",
             severity="data_loss",
         )
@@ -149,7 +136,7 @@ def _report(space: Space, issues: Issues) -> None:
         for line in plane.lines:
             issues.add(
                 "aggregated_events",
-                "records with a number of occurrences in place of a start have no place on the timeline and are left out",
+                "records with a number of occurrences in place of a start are left out: they have no place in time",
                 where=f"{plane.name} {line.name}",
                 count=line.aggregated,
             )
@@ -160,15 +147,9 @@ def _report(space: Space, issues: Issues) -> None:
                 count=int((line.duration_ps < 0).sum()),
                 severity="data_loss",
             )
-            if _is_unknown(plane, line):
-                issues.add(
-                    "unknown_line", "lines of device planes whose meaning is not known are left out", where=f"{plane.name} {line.name}"
-                )
-
-
-def _is_unknown(plane: Plane, line: Line) -> bool:
-    on_device = _TPU.match(plane.name) or _GPU.match(plane.name)
-    return bool(on_device and len(line) and line.name not in KNOWN_LINES and not (_GPU.match(plane.name) and is_stream(line)))
+            if is_unknown(plane, line):
+                message = "lines of device planes whose meaning is not known are left out"
+                issues.add("unknown_line", message, where=f"{plane.name} {line.name}")
 
 
 _PROPERTIES: dict[str, tuple[str, int]] = {
@@ -181,10 +162,14 @@ _PROPERTIES: dict[str, tuple[str, int]] = {
 """Plane statistics: our name and the factor to its unit."""
 
 
-def _device(plane: Plane, device_id: str, kind: DeviceKind, ordinal: int) -> Device:
+def _device(plane: Plane, mine: Executions, kind: DeviceKind) -> Device:
+    if kind == "cpu":
+        return Device(device_id=mine.device_id, kind=kind, ordinal=mine.ordinal)
     stats = plane.stats
     properties: dict[str, Any] = {
-        ours: value * factor for name, (ours, factor) in _PROPERTIES.items() if (value := number(stats.get(name))) is not None
+        ours: value * factor
+        for name, (ours, factor) in _PROPERTIES.items()
+        if (value := number(stats.get(name))) is not None
     }
     major, minor = number(stats.get("compute_cap_major")), number(stats.get("compute_cap_minor"))
     if major is not None and minor is not None:
@@ -195,12 +180,16 @@ def _device(plane: Plane, device_id: str, kind: DeviceKind, ordinal: int) -> Dev
         "flops_per_s": ("peak_teraflops_per_second", 1e12),
         "hbm_bytes_per_s": ("peak_hbm_bw_gigabytes_per_second", 1e9),
     }
-    stated = {ours: float(value) * unit for ours, (name, unit) in peaks.items() if isinstance(value := stats.get(name), int | float)}
+    stated = {
+        ours: float(peak) * unit
+        for ours, (name, unit) in peaks.items()
+        if isinstance(peak := stats.get(name), int | float)
+    }
     return Device(
-        device_id=device_id,
+        device_id=mine.device_id,
         kind=kind,
         name=text(stats.get("device_type_string") or stats.get("gpu_device_name")) or None,
-        ordinal=ordinal,
+        ordinal=mine.ordinal,
         properties=properties,
         stated_peaks={name: value for name, value in stated.items() if value > 0},
     )
@@ -212,12 +201,16 @@ def _framework(planes: list[Plane], programs: Programs) -> str:
         return "jax"
     names = [m.name for m in programs.modules.values()]
     names += [k.name for p in planes for line in p.lines if line.name == "XLA Modules" for k in _kinds(p, line)]
-    names += [k.name for p in planes if _HOST.match(p.name) for k in p.kinds.values() if k.name.startswith("PjitFunction(")]
+    names += [
+        k.name for p in planes if _HOST.match(p.name) for k in p.kinds.values() if k.name.startswith("PjitFunction(")
+    ]
     if any(name.startswith(("jit_", "pjit_", "pmap_", "PjitFunction(")) for name in names):
         return "jax"
     if any(name.startswith(("SyncTensorsGraph", "IrToHlo")) for name in names):
         return "pytorch"
-    return "tensorflow" if any(line.name.startswith(("TensorFlow", "tf_")) for p in planes for line in p.lines) else "xla"
+    return (
+        "tensorflow" if any(line.name.startswith(("TensorFlow", "tf_")) for p in planes for line in p.lines) else "xla"
+    )
 
 
 def _kinds(plane: Plane, line: Line) -> list[Any]:
@@ -242,7 +235,7 @@ def _steps(planes: list[Plane], clock: Clock, host: Host) -> tuple[pl.DataFrame,
     marks: list[dict[str, Any]] = []
     groups: dict[int, int] = {}
     for plane in planes:
-        match = _TPU.match(plane.name) or _GPU.match(plane.name)
+        match = tpu.PLANE.match(plane.name) or xla.PLANE.match(plane.name)
         for line in plane.lines if match is not None else ():
             if line.name not in _STEP_LINES:
                 continue
@@ -290,29 +283,38 @@ def _step_number(plane: Plane, line: Line, i: int, key: int) -> int | None:
     return next((int(found[1]) for found in digits if found is not None), i)
 
 
-def _number(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    """All operations, numbered in file order."""
+def _number(executions: list[Executions], step_of_group: dict[int, int]) -> pl.DataFrame:
+    """All operations, numbered in file order; `part` and `batch` say where they come from."""
+    frames = [
+        batch.frame(mine.device_id, step_of_group).with_columns(
+            part=pl.lit(i, dtype=pl.Int64), batch=pl.lit(j, dtype=pl.Int64)
+        )
+        for i, mine in enumerate(executions)
+        for j, batch in enumerate(mine.batches)
+    ]
     if not frames:
-        return pl.DataFrame(schema=OPS | dict.fromkeys(("start_ps", "end_ps", "op", "part"), pl.Int64))
-    ops = pl.concat([frame.with_columns(part=pl.lit(i, dtype=pl.Int64)) for i, frame in enumerate(frames)])
-    return ops.with_columns(op_id=pl.int_range(pl.len(), dtype=pl.Int64))
+        extra = dict.fromkeys(("start_ps", "end_ps", "op", "part", "batch"), pl.Int64)
+        return pl.DataFrame(schema={**OPS, **extra})
+    return pl.concat(frames).with_columns(op_id=pl.int_range(pl.len(), dtype=pl.Int64))
 
 
 def _collectives(ops: pl.DataFrame, executions: list[Executions]) -> pl.DataFrame:
     """A row for each operation that communicates. Group ids are the same text on all devices of the group."""
+    place = ("part", "batch", "op")
     described = [
-        {"part": part, "op": key, **_communication(op, execution.ordinal)}
-        for part, execution in enumerate(executions)
-        for key, op in enumerate(execution.ops)
+        {"part": i, "batch": j, "op": key, **_communication(op, mine.ordinal)}
+        for i, mine in enumerate(executions)
+        for j, batch in enumerate(mine.batches)
+        for key, op in enumerate(batch.ops)
         if op.op_class is OpClass.COLLECTIVE
     ]
-    known = pl.DataFrame(described, schema={"part": pl.Int64, "op": pl.Int64} | COLLECTIVES).drop("op_id", "seq")
-    mine = ops.filter(pl.col("op_class") == OpClass.COLLECTIVE.value).select("op_id", "part", "op", "start_ps")
-    grouped = pl.col("group_id").is_not_null()
+    known = pl.DataFrame(described, schema={**dict.fromkeys(place, pl.Int64), **COLLECTIVES}).drop("op_id", "seq")
+    mine = ops.filter(pl.col("op_class") == OpClass.COLLECTIVE.value).select("op_id", "device_id", *place, "start_ps")
+    nth = pl.col("op_id").cum_count().over("device_id", "group_id").cast(pl.Int64) - 1
     return (
-        mine.join(known, on=("part", "op"), how="left")
-        .sort("part", "start_ps", "op_id")
-        .with_columns(seq=pl.when(grouped).then(pl.col("op_id").cum_count().over("part", "group_id").cast(pl.Int64) - 1))
+        mine.join(known, on=place, how="left")
+        .sort("device_id", "start_ps", "op_id")
+        .with_columns(seq=pl.when(pl.col("group_id").is_not_null()).then(nth))
         .sort("op_id")
         .select(*COLLECTIVES)
     )
@@ -332,124 +334,4 @@ def _communication(op: Op, ordinal: int | None) -> dict[str, Any]:
         "message_bytes": shared.message_bytes,
         "dtype": shared.dtype,
         "peer": next((b for a, b in shared.pairs if a == ordinal), None),
-    }
-
-
-# ---------------------------------------------------------------------------------------------- facts
-
-
-def _facts(space: Space, programs: Programs, ops: pl.DataFrame, host: Host) -> dict[str, Any]:
-    """Counts and sums of the raw file, with picoseconds exact."""
-    modules = sorted((programs.entries[key], module.name, *module.counts) for key, module in programs.modules.items())
-    facts: dict[str, Any] = {
-        "planes": [_plane_facts(plane, programs, host) for plane in space.planes],
-        "hostnames": space.hostnames,
-        "errors": space.errors,
-        "warnings": space.warnings,
-        "devices": {
-            device: _device_facts(mine)
-            for (device,), mine in ops.select("device_id", "op_class", "start_ps", "end_ps")
-            .partition_by("device_id", as_dict=True)
-            .items()
-        },
-    }
-    if modules:
-        facts["hlo_modules[entry,name,computations,instructions]"] = [list(module) for module in modules]
-    return facts
-
-
-def _plane_facts(plane: Plane, programs: Programs, host: Host) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "name": plane.name,
-        "lines": len(plane.lines),
-        "events": sum(len(line) + line.aggregated for line in plane.lines),
-        "event_metadata": len(plane.kinds),
-    }
-    if plane.stats:
-        facts["stats"] = {name: _shown(value) for name, value in plane.stats.items()}
-    if plane.name.startswith("/device:"):
-        lines = _sums((line.name, len(line) + line.aggregated, int(line.duration_ps.sum())) for line in plane.lines)
-        if lines:
-            facts["line[n,sum_ps]"] = lines
-        by_category, by_name = _xla_ops(plane)
-        if by_category:
-            facts["xla_ops_by_hlo_category[n,ps,device_duration_ps,flops,bytes]"] = by_category
-            facts["xla_ops_by_name[n,ps,device_duration_ps]"] = by_name
-    unknown = [line.name for line in plane.lines if _is_unknown(plane, line)]
-    if unknown:
-        facts["unknown_lines"] = unknown
-    if plane.name == "/host:metadata" and programs.modules:
-        facts["hlo_protos"] = len(programs.modules)
-    with_hlo = [(line.codes("hlo_op")[0] >= 0, line.duration_ps) for line in plane.lines if "hlo_op" in line.texts]
-    if with_hlo:
-        facts["events_with_hlo_op[n,ps]"] = [
-            int(sum(mask.sum() for mask, _ in with_hlo)),
-            int(sum(ps[mask].sum() for mask, ps in with_hlo)),
-        ]
-    if plane.name == "/host:CPU" and host.steps:
-        names = host.events["name"]
-        facts["step_annotations"] = [f"{names[row]} {step}" for step, _, row in host.steps]
-    return facts
-
-
-def _shown(value: Value) -> int | float | str:
-    return f"{len(value)} bytes" if isinstance(value, bytes) else value
-
-
-def _sums(parts: Any) -> dict[str, list[int]]:
-    """Sums of [n, ps, ...] by name."""
-    total: dict[str, list[int]] = {}
-    for name, *values in parts:
-        old = total.get(name, [0] * len(values))
-        total[name] = [a + b for a, b in zip(old, values, strict=True)]
-    return total
-
-
-def _xla_ops(plane: Plane) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Sums over all events of the ops lines, nested ones too: by category, and by program and operation."""
-    categories, names = [], []
-    for line in plane.lines:
-        if line.name not in OPS_LINES or not len(line):
-            continue
-        keys, which = np.unique(line.kind, return_inverse=True)
-        device_ps = np.where(line.numbers("device_duration_ps") == MISSING, line.duration_ps, line.numbers("device_duration_ps"))
-        columns = [np.bincount(which, minlength=len(keys)).tolist()]
-        for values in (line.duration_ps, device_ps):
-            sums = np.zeros(len(keys), dtype=np.int64)
-            np.add.at(sums, which, values)
-            columns.append(sums.tolist())
-        for key, n, ps, own_ps in zip(keys.tolist(), *columns, strict=True):
-            kind = plane.kinds.get(key)
-            stats = kind.stats if kind is not None else {}
-            name = (kind.display_name or kind.name) if kind is not None else f"#{key}"
-            flops, moved = number(stats.get("flops")) or 0, number(stats.get("bytes_accessed")) or 0
-            categories.append((text(stats.get("hlo_category")), n, ps, own_ps, n * flops, n * moved))
-            names.append((f"{text(stats.get('program_id'))}/{name}", n, ps, own_ps))
-    return _sums(categories), _sums(names)
-
-
-def _device_facts(ops: pl.DataFrame) -> dict[str, int]:
-    """Unions of a device's operations in ps, before anything is rounded."""
-    state = ops["op_class"].replace_strict({c.value: s.value for c, s in STATE_OF_CLASS.items()})
-    start, end = ops["start_ps"].to_numpy(), ops["end_ps"].to_numpy()
-
-    def part(*states: State) -> tuple[Any, Any]:
-        mask = state.is_in([s.value for s in states]).to_numpy()
-        return start[mask], end[mask]
-
-    def length(spans: tuple[Any, Any]) -> int:
-        first, last = union(*spans)
-        return int((last - first).sum())
-
-    comm = union(*part(State.EXPOSED_COMM))
-    hidden = int(Cover.of(*part(State.COMPUTE)).within(*comm).sum()) if len(comm[0]) else 0
-    return {
-        "kernels": int(state.is_in([State.COMPUTE.value, State.EXPOSED_COMM.value]).sum()),
-        "ops": len(ops),
-        "busy_ps": length((start, end)),
-        "compute_ps": length(part(State.COMPUTE)),
-        "comm_ps": length(comm),
-        "exposed_comm_ps": length(comm) - hidden,
-        "first_start_ps": int(start.min()),
-        "last_end_ps": int(end.max()),
     }

@@ -1,0 +1,149 @@
+"""Counts and sums of the raw events of an XSpace that a person can check against other tools, picoseconds exact."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tracegap.ingest.intervals import Cover, Ints, union
+from tracegap.ingest.readers import _xspace_tpu as tpu
+from tracegap.ingest.readers import _xspace_xla as xla
+from tracegap.ingest.readers._xplane import MISSING, Line, Plane, Space, Value
+from tracegap.ingest.readers._xspace_host import Host
+from tracegap.ingest.readers._xspace_ops import Programs, number, text
+from tracegap.models.ops import STATE_OF_CLASS, State
+
+_DERIVED = (
+    "Steps|Sparse Core Steps|XLA TraceMe|Framework Ops|Framework Name Scope|Source code|Source Code|TensorFlow Ops|"
+    "TensorFlow Name Scope|_counters_|TC Overlay|Overlay|Host Offload Ops|Launch Stats|Tensor Core Sync Flag"
+)
+KNOWN_LINES = frozenset({*tpu.OPS_LINES, *tpu.MODULE_LINES, tpu.ASYNC_LINE, *_DERIVED.split("|")})
+"""Lines of device planes whose meaning is known, streams aside."""
+
+
+def is_unknown(plane: Plane, line: Line) -> bool:
+    """Whether a line of a device plane has a name whose meaning is not known."""
+    is_gpu = xla.PLANE.match(plane.name) is not None
+    if not len(line) or not (is_gpu or tpu.PLANE.match(plane.name)):
+        return False
+    return line.name not in KNOWN_LINES and not (is_gpu and xla.is_stream(line))
+
+
+def space_facts(space: Space, programs: Programs, ops: pl.DataFrame, host: Host) -> dict[str, Any]:
+    """Counts and sums of the raw file, with picoseconds exact."""
+    modules = sorted((programs.entries[key], module.name, *module.counts) for key, module in programs.modules.items())
+    facts: dict[str, Any] = {
+        "planes": [_plane_facts(plane, programs, host) for plane in space.planes],
+        "hostnames": space.hostnames,
+        "errors": space.errors,
+        "warnings": space.warnings,
+        "devices": {
+            device: _device_facts(mine)
+            for (device,), mine in ops.select("device_id", "op_class", "start_ps", "end_ps")
+            .partition_by("device_id", as_dict=True)
+            .items()
+        },
+    }
+    if modules:
+        facts["hlo_modules[entry,name,computations,instructions]"] = [list(module) for module in modules]
+    return facts
+
+
+def _plane_facts(plane: Plane, programs: Programs, host: Host) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "name": plane.name,
+        "lines": len(plane.lines),
+        "events": sum(len(line) + line.aggregated for line in plane.lines),
+        "event_metadata": len(plane.kinds),
+    }
+    if plane.stats:
+        facts["stats"] = {name: _shown(value) for name, value in plane.stats.items()}
+    if plane.name.startswith("/device:"):
+        lines = _sums((line.name, len(line) + line.aggregated, int(line.duration_ps.sum())) for line in plane.lines)
+        if lines:
+            facts["line[n,sum_ps]"] = lines
+        by_category, by_name = _xla_ops(plane)
+        if by_category:
+            facts["xla_ops_by_hlo_category[n,ps,device_duration_ps,flops,bytes]"] = by_category
+            facts["xla_ops_by_name[n,ps,device_duration_ps]"] = by_name
+    unknown = [line.name for line in plane.lines if is_unknown(plane, line)]
+    if unknown:
+        facts["unknown_lines"] = unknown
+    if plane.name == "/host:metadata" and programs.modules:
+        facts["hlo_protos"] = len(programs.modules)
+    with_hlo = [(line.codes("hlo_op")[0] >= 0, line.duration_ps) for line in plane.lines if "hlo_op" in line.texts]
+    if with_hlo:
+        facts["events_with_hlo_op[n,ps]"] = [
+            int(sum(mask.sum() for mask, _ in with_hlo)),
+            int(sum(ps[mask].sum() for mask, ps in with_hlo)),
+        ]
+    if plane.name == "/host:CPU" and host.steps:
+        names = host.events["name"]
+        facts["step_annotations"] = [f"{names[row]} {step}" for step, _, row in host.steps]
+    return facts
+
+
+def _shown(value: Value) -> int | float | str:
+    return f"{len(value)} bytes" if isinstance(value, bytes) else value
+
+
+def _sums(parts: Iterable[tuple[Any, ...]]) -> dict[str, list[int]]:
+    """Sums of [n, ps, ...] by name."""
+    total: dict[str, list[int]] = {}
+    for name, *values in parts:
+        old = total.get(name, [0] * len(values))
+        total[name] = [a + b for a, b in zip(old, values, strict=True)]
+    return total
+
+
+def _xla_ops(plane: Plane) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Sums over all events of the ops lines, nested ones too: by category, and by program and operation."""
+    categories, names = [], []
+    for line in plane.lines:
+        if line.name not in tpu.OPS_LINES or not len(line):
+            continue
+        keys, which = np.unique(line.kind, return_inverse=True)
+        device_ps = np.where(
+            line.numbers("device_duration_ps") == MISSING, line.duration_ps, line.numbers("device_duration_ps")
+        )
+        columns = [np.bincount(which, minlength=len(keys)).tolist()]
+        for values in (line.duration_ps, device_ps):
+            sums = np.zeros(len(keys), dtype=np.int64)
+            np.add.at(sums, which, values)
+            columns.append(sums.tolist())
+        for key, n, ps, own_ps in zip(keys.tolist(), *columns, strict=True):
+            kind = plane.kinds.get(key)
+            stats = kind.stats if kind is not None else {}
+            name = (kind.display_name or kind.name) if kind is not None else f"#{key}"
+            flops, moved = number(stats.get("flops")) or 0, number(stats.get("bytes_accessed")) or 0
+            categories.append((text(stats.get("hlo_category")), n, ps, own_ps, n * flops, n * moved))
+            names.append((f"{text(stats.get('program_id'))}/{name}", n, ps, own_ps))
+    return _sums(categories), _sums(names)
+
+
+def _device_facts(ops: pl.DataFrame) -> dict[str, int]:
+    """Unions of a device's operations in ps, before anything is rounded."""
+    state = ops["op_class"].replace_strict({c.value: s.value for c, s in STATE_OF_CLASS.items()})
+    start, end = ops["start_ps"].to_numpy(), ops["end_ps"].to_numpy()
+
+    def part(*states: State) -> tuple[Ints, Ints]:
+        mask = state.is_in([s.value for s in states]).to_numpy()
+        return start[mask], end[mask]
+
+    def length(spans: tuple[Ints, Ints]) -> int:
+        first, last = union(*spans)
+        return int((last - first).sum())
+
+    comm = union(*part(State.EXPOSED_COMM))
+    hidden = int(Cover.of(*part(State.COMPUTE)).within(*comm).sum()) if len(comm[0]) else 0
+    return {
+        "kernels": int(state.is_in([State.COMPUTE.value, State.EXPOSED_COMM.value]).sum()),
+        "ops": len(ops),
+        "busy_ps": length((start, end)),
+        "compute_ps": length(part(State.COMPUTE)),
+        "comm_ps": length(comm),
+        "exposed_comm_ps": length(comm) - hidden,
+        "first_start_ps": int(start.min()),
+        "last_end_ps": int(end.max()),
+    }

@@ -1,0 +1,175 @@
+"""What the device planes of an XSpace have in common: operations, their executions, and the HLO modules behind them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracegap.ingest.classify import hlo
+from tracegap.ingest.classify.hlo_module import Instruction, Module
+from tracegap.ingest.readers._xplane import MISSING, Ints, Plane, Value
+from tracegap.ingest.readers._xspace_host import Clock, Host, Launch, nullable, to_ns
+from tracegap.ingest.trace import OPS, shapes_json
+from tracegap.models.ops import OpClass
+
+_MODULE_NAME = re.compile(r"^(.*)\((-?\d+)\)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """What all executions of one operation have in common: columns of `trace.OPS`, and its communication."""
+
+    name: str
+    op_class: OpClass
+    framework_op: str | None = None
+    module: str | None = None
+    dtype: str | None = None
+    shapes: str | None = None
+    flops: int | None = None
+    bytes: int | None = None
+    cost_source: str = "none"
+    cost_note: str | None = None
+    collective: hlo.Collective | None = None
+    site: str | None = None
+    """The instruction as all devices know it: module and channel or name."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """Executions on one stream. Columns have one entry for each; left out, there is nothing of the kind."""
+
+    stream: str
+    ops: list[Op]
+    op: Ints
+    """Which of `ops`."""
+    start_ps: Ints
+    end_ps: Ints
+    group: Ints | None = None
+    """Group ids."""
+    correlation: Ints | None = None
+    launches: list[Launch | None] = field(default_factory=lambda: [None])
+    launch: Ints | None = None
+    """Which of `launches`."""
+    flops: list[int | None] | None = None
+    """Where executions of one operation differ."""
+    bytes: list[int | None] | None = None
+
+    def frame(self, device_id: str, step_of_group: Mapping[int, int]) -> pl.DataFrame:
+        """Rows in the columns of OPS (op_id aside), with `start_ps`, `end_ps` and the operation's number `op`."""
+        none = np.full(len(self.op), MISSING, dtype=np.int64)
+        groups, which = np.unique(none if self.group is None else self.group, return_inverse=True)
+        steps = np.array([step_of_group.get(g, MISSING) for g in groups.tolist()], dtype=np.int64)[which]
+        start = to_ns(self.start_ps)
+        columns: dict[str, pl.Series | Ints] = {
+            name: pl.Series([getattr(op, name) for op in self.ops], dtype=OPS[name]).gather(self.op)
+            for name in OPS
+            if name in Op.__dataclass_fields__
+        }
+        for name, own in (("flops", self.flops), ("bytes", self.bytes)):
+            if own is not None:
+                columns[name] = pl.Series(own, dtype=pl.Int64)
+        launch = np.zeros(len(self.op), dtype=np.int64) if self.launch is None else self.launch
+        threads = pl.Series([x.thread if x is not None else None for x in self.launches], dtype=pl.String)
+        begins = pl.Series([x.start_ns if x is not None else None for x in self.launches], dtype=pl.Int64)
+        columns |= {
+            "op_id": np.zeros(len(self.op), dtype=np.int64),
+            "device_id": pl.Series([device_id]).new_from_index(0, len(self.op)),
+            "stream": pl.Series([self.stream]).new_from_index(0, len(self.op)),
+            "start_ns": start,
+            "dur_ns": to_ns(self.end_ps) - start,
+            "step": nullable("step", steps),
+            "correlation_id": nullable("correlation_id", none if self.correlation is None else self.correlation),
+            "launch_ns": begins.gather(launch),
+            "launch_thread": threads.gather(launch),
+        }
+        extra = {"start_ps": self.start_ps, "end_ps": self.end_ps, "op": self.op}
+        return pl.DataFrame({name: columns[name] for name in OPS} | extra)
+
+
+@dataclass(slots=True, kw_only=True)
+class Executions:
+    """What one plane ran on one device."""
+
+    device_id: str
+    ordinal: int
+    batches: list[Batch]
+
+
+@dataclass(slots=True)
+class Programs:
+    """HLO modules of a file by program id."""
+
+    modules: dict[int, Module] = field(default_factory=dict)
+    entries: dict[int, str] = field(default_factory=dict)
+    """Names as the file lists them: `jit_f(12)`."""
+
+    @classmethod
+    def of(cls, planes: list[Plane]) -> "Programs":
+        """From the planes' metadata."""
+        found = cls()
+        for plane in planes:
+            for key, kind in plane.kinds.items():
+                data = kind.stats.get("Hlo Proto") or kind.stats.get("hlo_proto")
+                module = Module.parse(data) if isinstance(data, bytes) and data else None
+                if module is not None:
+                    stated = _MODULE_NAME.match(kind.name)  # older writers use the program id as key as well
+                    program = signed(int(stated[2])) if stated is not None else key
+                    found.modules[program] = module
+                    found.entries[program] = kind.name
+        return found
+
+    def find(self, program: int | None, name: str) -> tuple[Module | None, Instruction | None]:
+        """Module and instruction."""
+        module = self.modules.get(signed(program)) if program is not None else None
+        return module, module.find(name) if module is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What is known of the file when its device planes are read."""
+
+    clock: Clock
+    programs: Programs
+    host: Host
+
+
+def signed(unsigned: int) -> int:
+    """An unsigned id as the signed one that is the same 64 bits."""
+    return (unsigned + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def text(value: Value | None) -> str:
+    """A statistic as text."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else "" if value is None else str(value)
+
+
+def number(value: Value | None) -> int | None:
+    """A statistic as a whole number; None where there is none."""
+    return int(value) if isinstance(value, int | float) else None
+
+
+def shapes_of(instruction: Instruction) -> str | None:
+    """Shapes of the operands as `ops.shapes` has them; None where they are not known."""
+    if not instruction.operands:
+        return None
+    one = [[list(a.dims) for a in operand] for operand in instruction.operands]
+    return shapes_json([shapes[0] if len(shapes) == 1 else shapes for shapes in one])
+
+
+def site_of(module_name: str, program: int | None, instruction: Instruction) -> str:
+    """An instruction as all devices that run its program know it."""
+    channel = instruction.channel_id
+    place = instruction.name if channel is None else f"channel {channel}"
+    return f"{module_name}{'' if program is None else f'({program})'}/{place}"
+
+
+def holds_next(start: Ints, end: Ints) -> NDArray[np.bool_]:
+    """Which spans hold the span that begins next after them."""
+    order = np.lexsort((-end, start))
+    holds = np.zeros(len(start), dtype=bool)
+    here, after = order[:-1], order[1:]
+    holds[here] = (start[after] < end[here]) & (end[after] <= end[here])
+    return holds

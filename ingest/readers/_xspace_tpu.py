@@ -1,0 +1,319 @@
+"""TPU planes of an XSpace: the compiler states the cost of each operation, and asynchronous ones come in halves."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracegap.ingest.classify import hlo
+from tracegap.ingest.classify.hlo_cost import Cost
+from tracegap.ingest.classify.hlo_module import Instruction, parse_text
+from tracegap.ingest.protobuf import messages
+from tracegap.ingest.readers._xplane import MISSING, EventKind, Ints, Line, Plane, Value
+from tracegap.ingest.readers._xspace_host import Launch
+from tracegap.ingest.readers._xspace_ops import (
+    Batch,
+    Context,
+    Executions,
+    Op,
+    Programs,
+    holds_next,
+    number,
+    shapes_of,
+    site_of,
+    text,
+)
+from tracegap.models.ops import OpClass
+
+PLANE = re.compile(r"^/device:TPU:(\d+)(?: SparseCore (\d+))?$")
+OPS_LINES = ("XLA Ops", "Sparse Core Ops")
+"""Lines that hold operations, nested."""
+ASYNC_LINE = "Async XLA Ops"
+"""Line that holds asynchronous operations from start to done."""
+MODULE_LINES = ("XLA Modules", "Sparse Core Modules")
+
+_SLACK_PS = 1000  # the clocks of the two lines agree to the nanosecond
+_HBM = 1
+_BREAKDOWN = messages(
+    "tracegap.memory_access",
+    {
+        "Breakdown": "memory_accessed 1 Access*",
+        "Access": "operation_type 1 i32; memory_space 2 i64; bytes_accessed 3 i64",
+    },
+)["Breakdown"]
+
+
+def tpu_executions(plane: Plane, context: Context) -> Executions | None:
+    """Leaves of the operation lines, asynchronous operations as one from start to done. None: no TPU plane."""
+    match = PLANE.match(plane.name)
+    if match is None:
+        return None
+    ordinal, core = int(match[1]), match[2]
+    reader = _Reader(plane, context)
+    for line in plane.lines:
+        if line.name in OPS_LINES and len(line):
+            reader.read_ops(line, line.name if core is None else f"SparseCore {core}")
+    reader.read_rest()
+    launches, code = _launches(plane, ordinal, context)
+    for batch in reader.batches:
+        batch.launches, batch.launch = launches, code(batch.start_ps)
+    return Executions(device_id=f"TPU:{ordinal}", ordinal=ordinal, batches=[b for b in reader.batches if len(b.op)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What an event kind is."""
+
+    instruction: Instruction
+    program: int | None
+    op: Op
+    half: str | None
+    """`start` or `done` of an asynchronous operation."""
+    start: str
+    """Name of the start's instruction."""
+
+
+@dataclass(slots=True)
+class _Reader:
+    plane: Plane
+    context: Context
+    batches: list[Batch] = field(default_factory=list)
+    known: dict[int, _Known] = field(default_factory=dict)
+    spans: set[tuple[int, int]] = field(default_factory=set)
+    """Asynchronous operations found so far, as (start, end) in ps."""
+
+    def describe(self, key: int) -> _Known:
+        """What an event kind is; found once."""
+        if key not in self.known:
+            kind = self.plane.kinds.get(key) or EventKind(name=f"#{key}", display_name="", stats={})
+            instruction = _instruction(kind)
+            self.known[key] = _Known(
+                instruction=instruction,
+                program=number(kind.stats.get("program_id")),
+                op=_op(kind, instruction, self.context.programs),
+                half=hlo.is_half(instruction.opcode),
+                start=_start_name(instruction),
+            )
+        return self.known[key]
+
+    def read_ops(self, line: Line, stream: str) -> None:
+        """An operation line: what is left when control flow and halves are taken out, and the halves together."""
+        start = self.context.clock.starts_ps(line)
+        end = start + line.duration_ps
+        kinds = {key: self.describe(key) for key in np.unique(line.kind).tolist()}
+        control = [key for key, known in kinds.items() if known.instruction.opcode in hlo.STRUCTURE]
+        keep = ~(np.isin(line.kind, control) & holds_next(start, end))
+        overlapped: list[tuple[_Known, _Known | None, int, int]] = []
+        for begun, done in _pair_halves(line, start, kinds):
+            keep[[begun, done]] = False
+            pair = kinds[int(line.kind[begun])], kinds[int(line.kind[done])]
+            overlapped.append((*pair, int(start[begun]), int(end[done])))
+        self.spans.update((first, last) for _, _, first, last in overlapped)
+        overlapped += self._from_async_line(line, (start, end), keep)
+        keys, which = np.unique(line.kind[keep], return_inverse=True)
+        self.batches.append(
+            Batch(
+                stream=stream,
+                ops=[kinds[key].op for key in keys.tolist()],
+                op=which.astype(np.int64),
+                start_ps=start[keep],
+                end_ps=end[keep],
+                group=line.numbers("group_id")[keep],
+            )
+        )
+        self._add_async(overlapped)
+
+    def read_rest(self) -> None:
+        """Asynchronous operations of a plane without their halves."""
+        self._add_async(self._from_async_line(None, None, None))
+
+    def _from_async_line(
+        self, line: Line | None, times: tuple[Ints, Ints] | None, keep: NDArray[np.bool_] | None
+    ) -> list[tuple[_Known, _Known | None, int, int]]:
+        """Operations of the asynchronous line that are not known yet. Their slices on `line` leave `keep`."""
+        found: list[tuple[_Known, _Known | None, int, int]] = []
+        for other in self.plane.lines:
+            if other.name != ASYNC_LINE:
+                continue
+            start = self.context.clock.starts_ps(other)
+            end = start + other.duration_ps
+            codes, done_names = other.codes("hlo_op")
+            for i, key in enumerate(other.kind.tolist()):
+                span = (int(start[i]), int(end[i]))
+                if span in self.spans:
+                    continue
+                self.spans.add(span)
+                known = self.describe(key)
+                found.append((known, None, *span))
+                if line is None or times is None or keep is None:
+                    continue
+                name = known.instruction.name
+                halves = {name, name.replace("-start", "-done"), done_names[codes[i]] if codes[i] >= 0 else name}
+                inside = keep & (times[0] >= span[0] - _SLACK_PS) & (times[1] <= span[1] + _SLACK_PS)
+                for slot in np.flatnonzero(inside).tolist():
+                    if self.describe(int(line.kind[slot])).instruction.name in halves:
+                        keep[slot] = False
+        return found
+
+    def _add_async(self, found: list[tuple[_Known, _Known | None, int, int]]) -> None:
+        if not found:
+            return
+        ops: dict[tuple[int, int], int] = {}
+        table: list[Op] = []
+        rows = []
+        for begun, done, first, last in found:
+            key = (id(begun), id(done))
+            if key not in ops:
+                ops[key] = len(table)
+                table.append(_together(begun.op, done.op if done is not None else begun.op))
+            rows.append((ops[key], first, last))
+        op, start, end = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+        self.batches.append(Batch(stream="async", ops=table, op=op, start_ps=start, end_ps=end))
+
+
+def _instruction(kind: EventKind) -> Instruction:
+    """The instruction of an operation event: its name is the HLO text, or only the instruction's name."""
+    found = parse_text(kind.name)
+    if found is not None:
+        return found
+    name = kind.display_name or kind.name.lstrip("%").split(" ")[0]
+    category = text(kind.stats.get("hlo_category"))
+    stated = category in hlo.STRUCTURE or hlo.is_half(category)
+    return Instruction(name=name, opcode=category if stated else hlo.opcode_of_name(name), result=(), operands=())
+
+
+def _start_name(instruction: Instruction) -> str:
+    """For the second half of an asynchronous operation, the name of the first."""
+    if hlo.is_half(instruction.opcode) != "done":
+        return instruction.name
+    return next(iter(instruction.operand_names), instruction.name.replace("-done", "-start"))
+
+
+def _op(kind: EventKind, instruction: Instruction, programs: Programs) -> Op:
+    stats = kind.stats
+    framework_op = text(stats.get("tf_op")).rstrip(":")
+    program = number(stats.get("program_id"))
+    module, member = programs.find(program, instruction.name)
+    known = member or instruction
+    stated = hlo.category_class(text(stats.get("hlo_category")), framework_op)
+    looked = known.opcode == "custom-call" or (known.opcode == "fusion" and member is not None)
+    inside = hlo.op_class(known, module, framework_op) if looked or stated is None else OpClass.OTHER
+    op_class = inside if inside is not OpClass.OTHER else stated or OpClass.OTHER
+    if hlo.is_half(known.opcode) and op_class is not OpClass.COLLECTIVE:
+        op_class = OpClass.COLLECTIVE if hlo.collective(known, module).kind is not None else OpClass.COPY
+    cost = stated_cost(stats, known.opcode, op_class)
+    communicates = op_class is OpClass.COLLECTIVE
+    return Op(
+        name=kind.display_name or instruction.name,
+        op_class=op_class,
+        framework_op=framework_op or None,
+        module=hlo.module_path(framework_op) if framework_op else None,
+        dtype=hlo.math_dtype(known, module),
+        shapes=shapes_of(known),
+        flops=cost.flops,
+        bytes=cost.bytes,
+        cost_source="none" if cost.flops is None and cost.bytes is None else "trace",
+        cost_note=cost.note,
+        collective=hlo.collective(known, module) if communicates else None,
+        site=site_of(module.name if module is not None else "", program, known) if communicates else None,
+    )
+
+
+def stated_cost(stats: Mapping[str, Value], opcode: str, op_class: OpClass) -> Cost:
+    """Cost that a TPU plane states for one execution.
+
+    FLOPs are those of the model where they are given (the others count padding); bytes are those of the HBM where the
+    memories are told apart. No FLOPs and no bytes at all means that the compiler does not know, except of copies.
+    """
+    flops = number(stats.get("model_flops", stats.get("flops")))
+    moved = number(stats.get("bytes_accessed"))
+    if not flops and not moved and op_class not in (OpClass.COPY, OpClass.COLLECTIVE) and opcode not in hlo.FREE:
+        stated = flops is not None or moved is not None
+        note = "the compiler states no cost (0 FLOPs, 0 bytes)" if stated else "no cost in the trace"
+        return Cost(flops=None, bytes=None, note=note)
+    hbm = _hbm_bytes(stats.get("memory_access_breakdown"))
+    note = None if flops is not None or moved is None else "FLOPs are not stated"
+    return Cost(flops=flops, bytes=moved if hbm is None else hbm, note=note)
+
+
+def _hbm_bytes(breakdown: Value | None) -> int | None:
+    """HBM part of a serialized breakdown; None where it has no entries."""
+    if not isinstance(breakdown, bytes) or not breakdown:
+        return None
+    accesses = [(int(a.memory_space), int(a.bytes_accessed)) for a in _BREAKDOWN.FromString(breakdown).memory_accessed]
+    return sum(size for space, size in accesses if space == _HBM) if any(size for _, size in accesses) else None
+
+
+def _pair_halves(line: Line, start: Ints, kinds: Mapping[int, _Known]) -> list[tuple[int, int]]:
+    """(start event, done event) of asynchronous operations: each start with the first done that follows it."""
+    begins = {(known.program, known.instruction.name): key for key, known in kinds.items() if known.half == "start"}
+    pairs: list[tuple[int, int]] = []
+    for key, known in kinds.items():
+        begun = begins.get((known.program, known.start)) if known.half == "done" else None
+        if begun is None:
+            continue
+        first, second = np.flatnonzero(line.kind == begun), np.flatnonzero(line.kind == key)
+        first, second = first[np.argsort(start[first])], second[np.argsort(start[second])]
+        at = np.searchsorted(start[second], start[first])
+        following = np.append(start[first][1:], np.iinfo(np.int64).max)
+        sound = (at < len(second)) & (start[second[np.minimum(at, len(second) - 1)]] < following)
+        pairs += zip(first[sound].tolist(), second[at[sound]].tolist(), strict=True)
+    return pairs
+
+
+def _together(begun: Op, done: Op) -> Op:
+    """The operation that a start and its done are: the start, with what only the done knows."""
+
+    def larger(a: int | None, b: int | None) -> int | None:
+        return max(a or 0, b or 0) if (a, b) != (None, None) else None
+
+    collective = begun.collective or done.collective
+    return replace(
+        begun,
+        op_class=OpClass.COLLECTIVE if collective is not None else OpClass.COPY,
+        flops=larger(begun.flops, done.flops),
+        bytes=larger(begun.bytes, done.bytes),
+        cost_source="trace" if "trace" in (begun.cost_source, done.cost_source) else begun.cost_source,
+        framework_op=begun.framework_op or done.framework_op,
+        module=begun.module or done.module,
+        collective=collective,
+        site=begun.site or done.site,
+    )
+
+
+class _ModuleAt:
+    """Which module execution an instant falls into; 0 for none."""
+
+    def __init__(self, begins: list[int], ends: list[int]) -> None:
+        order = np.argsort(np.array(begins, dtype=np.int64), kind="stable")
+        self.begins, self.ends = np.array(begins, dtype=np.int64)[order], np.array(ends, dtype=np.int64)[order]
+        self.codes = order + 1
+
+    def __call__(self, at_ps: Ints) -> Ints:
+        if not len(self.begins):
+            return np.zeros(len(at_ps), dtype=np.int64)
+        i = np.searchsorted(self.begins, at_ps, side="right") - 1
+        inside = (i >= 0) & (at_ps <= self.ends[np.maximum(i, 0)])
+        return np.where(inside, self.codes[np.maximum(i, 0)], 0)
+
+
+def _launches(plane: Plane, ordinal: int, context: Context) -> tuple[list[Launch | None], _ModuleAt]:
+    """Launches of the module executions (the first entry is for none), and a lookup of them by time."""
+    launches: list[Launch | None] = [None]
+    begins: list[int] = []
+    ends: list[int] = []
+    for line in plane.lines:
+        if line.name not in MODULE_LINES:
+            continue
+        start = context.clock.starts_ps(line)
+        begins += start.tolist()
+        ends += (start + line.duration_ps).tolist()
+        ids = (line.numbers(name).tolist() for name in ("_ct", "_c", "run_id"))
+        for begin, kind, key, run in zip(start.tolist(), *ids, strict=True):
+            launch = context.host.by_context(kind, key) if key != MISSING else None
+            if launch is None and run != MISSING:
+                launch = context.host.by_run(run, ordinal)
+            launches.append(launch if launch is not None and launch.start_ns * 1000 <= begin else None)
+    return launches, _ModuleAt(begins, ends)
