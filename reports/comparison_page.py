@@ -7,53 +7,9 @@ import polars as pl
 
 from tracegap.reports import people, theme
 from tracegap.reports.buckets import BUCKETS, BY_COLUMN
+from tracegap.reports.comparison_words import doubt, first_fix, headline, shown
 
 _VERDICTS = {"slower": ("slower", theme.ORANGE), "faster": ("faster", theme.BLUE), "same": ("no change", theme.GREY)}
-
-
-def headline(c: dict[str, Any]) -> str:
-    """The verdict in words: by how much, how certain, mostly because of what."""
-    before, after, delta = c["before_ns"], c["after_ns"], c["delta_ns"]
-    steps = f"A step took {people.duration(before)} and takes {people.duration(after)} now"
-    certainty = doubt(c)
-    if c["verdict"] == "same":
-        return f"{steps}: no difference that can be told from noise ({people.signed_duration(delta)}, {certainty})."
-    said = f"{steps}: {people.duration(abs(delta))} ({people.percent(abs(delta) / before) if before else people.UNKNOWN})"
-    said += f" {c['verdict']}, {certainty}."
-    main = main_cause(c)
-    if main is not None:
-        said += f" {people.signed_duration(main['delta_ns'])} of it: {main['what']}."
-    return said
-
-
-def doubt(c: dict[str, Any]) -> str:
-    """How certain the difference is."""
-    if c["interval_ns"] is None:
-        return "too few steps to say how certain"
-    low, high = c["interval_ns"]
-    return f"± {people.duration((high - low) / 2)}"
-
-
-def main_cause(c: dict[str, Any]) -> dict[str, Any] | None:
-    """The largest cause in the direction of the difference."""
-    same_way = [k for k in c["causes"] if k["bucket"] != "rest" and k["delta_ns"] * c["delta_ns"] > 0]
-    return max(same_way, key=lambda k: abs(k["delta_ns"]), default=None)
-
-
-def first_fix(c: dict[str, Any]) -> tuple[str, int] | None:
-    """What to undo first, and what that saves at most in ns; None where nothing got slower that a configuration line explains."""
-    changed = {line["key"]: line for line in c["config"]}
-    for cause in sorted(c["causes"], key=lambda k: -k["delta_ns"]):
-        keys = [k for k in cause["config"] if k in changed]
-        if cause["delta_ns"] > 0 and keys and c["verdict"] == "slower":
-            back = ", ".join(f"{k} back to {shown(changed[k]['before'])}" for k in keys)
-            return back, int(cause["delta_ns"])
-    return None
-
-
-def shown(value: Any) -> str:
-    """A configuration value; absent ones are named so."""
-    return "(absent)" if value is None else str(value)
 
 
 def describe(c: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +25,7 @@ def describe(c: dict[str, Any]) -> dict[str, Any]:
         "buckets": rows.to_dicts(),
         "titles": {b.column: b.title for b in BUCKETS} | {"rest": "everything else"},
         "shown": shown,
-        "charts": {"chart-buckets": theme.finish(_chart(rows))} if rows["delta_ns"].any() else {},
+        "charts": {"chart-buckets": theme.finish(_chart(rows))} if any(c["buckets"].values()) else {},
         "alt": "Change of each part: "
         + "; ".join(f"{r['title']} {r['change']}" for r in rows.to_dicts() if r["delta_ns"])
         + ".",

@@ -70,8 +70,10 @@ def render_compare(comparison: Any, out: Path) -> Path:
 
 def _write(out: Path, template: str, charts: Mapping[str, Any], **values: Any) -> Path:
     """Renders a template; the file appears whole or not at all."""
-    text = _environment().get_template(template).render(
-        **values, charts=charts, specs=_script_json(charts), bundle=_bundle() if charts else ""
+    text = (
+        _environment()
+        .get_template(template)
+        .render(**values, charts=charts, specs=_script_json(charts), bundle=_bundle() if charts else "")
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f".{out.name}.{os.getpid()}")
@@ -117,4 +119,3 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals.update(people=people, chart_id=chart_id)
     return environment
-

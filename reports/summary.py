@@ -17,6 +17,8 @@ from tracegap.reports.buckets import BUCKETS, COLUMNS
 
 MINIMUM = ("useful_math_ns", "memory_bound_ns", "comm_minimum_ns")
 """Buckets that physics needs: their sum is the shortest possible step, as far as costs are known."""
+RECORD_DEVICES = "Profile with device activities on: ProfilerActivity.CUDA, jax.profiler.trace, or nsys --trace=cuda."
+"""What to do where traces hold no device work."""
 SMALL_FRAC = 0.05
 """Unknown parts below this share of the step are not worth a warning in the headline."""
 
@@ -114,6 +116,8 @@ class Summary:
     where the run has no step."""
     findings: list[dict[str, Any]] = field(default_factory=list)
     """Rows of `findings`, the largest saving first."""
+    no_minimum_because: str | None = None
+    """Why it cannot be said what the step should take; None where it can."""
     doubts: list[str] = field(default_factory=list)
     """Sentences on what makes the numbers less than certain."""
 
@@ -124,8 +128,8 @@ class Summary:
 
     @property
     def minimum_ns(self) -> int | None:
-        """What physics needs of it, as far as costs are known."""
-        return None if self.step is None else sum(int(self.step[c]) for c in MINIMUM)
+        """What physics needs of it, as far as costs are known; None where none is."""
+        return None if self.step is None else sum(int(self.step[c]) for c in MINIMUM) or None
 
     @property
     def unknown_frac(self) -> float:
@@ -160,26 +164,42 @@ class Summary:
 
     @property
     def headline(self) -> str:
-        """The state of the run in words."""
+        """The state of the run in words: its step, and what to fix first."""
+        return " ".join(filter(None, (self.opening, self._advice)))
+
+    @property
+    def opening(self) -> str:
+        """How long a step takes and should take."""
         if self.step is None:
-            return "No device work was found in the traces of this run, so there is no step to account for."
+            return f"No device work was found in the traces of this run, so there is no step to account for. {RECORD_DEVICES}"
         said = f"A step takes {people.duration(self.step_ns)}. "
-        if self.unknown_frac >= 0.5:
+        if self.minimum_ns is None:
+            said += f"What it should take is not known: {self.no_minimum_because}. "
+        elif self.unknown_frac >= 0.5:
             said += (
                 f"For {people.percent(self.unknown_frac)} of it the traces do not tell what it should cost; the rest needs"
                 f" at least {people.duration(self.minimum_ns)}. "
             )
         else:
-            said += f"Its mathematics, memory traffic and communication need at least {people.duration(self.minimum_ns)}"
-            unknown = f", not counting the {people.percent(self.unknown_frac)} of the step whose cost or cause is unknown"
+            said += (
+                f"Its mathematics, memory traffic and communication need at least {people.duration(self.minimum_ns)}"
+            )
+            unknown = (
+                f", not counting the {people.percent(self.unknown_frac)} of the step whose cost or cause is unknown"
+            )
             said += (unknown if self.unknown_frac >= SMALL_FRAC else "") + ". "
-        fix = self.first_fix
+        return said.strip()
+
+    @property
+    def _advice(self) -> str:
+        if self.step is None:
+            return ""
+        fix, loss = self.first_fix, self.largest_loss
         if fix:
-            said += f"Fix first: {_sentence(fix['what'])} That saves up to {people.duration(fix['saves_ns'])} a step."
-        else:
-            loss = self.largest_loss
-            said += f"The largest loss is {loss[0]}: {people.duration(loss[1])} a step." if loss else "Nothing is lost."
-        return said
+            return (
+                f"Fix first: {_sentence(fix['what'])} Mending it saves up to {people.duration(fix['saves_ns'])} a step."
+            )
+        return f"The largest loss is {loss[0]}: {people.duration(loss[1])} a step." if loss else "Nothing is lost."
 
     @property
     def largest_loss(self) -> tuple[str, int] | None:
@@ -195,6 +215,16 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else text + "."
 
 
+_WHY_UNKNOWN = """
+select unknown_because
+from op_gap
+where run_id = $run_id and unknown_because is not null
+group by unknown_because
+order by sum(dur_ns) desc, unknown_because
+limit 1
+"""
+
+
 def _row(con: duckdb.DuckDBPyConnection, sql: str, run_id: str) -> dict[str, Any] | None:
     rows = pl.DataFrame(con.sql(sql, params={"run_id": run_id})).to_dicts()
     return rows[0] if rows else None
@@ -208,12 +238,16 @@ def summarize(con: duckdb.DuckDBPyConnection, run_id: str) -> Summary:
     """
     run = _row(con, _RUN, run_id)
     if run is None:
-        known = [r[0] for r in con.execute("select run_id from runs order by started_at desc nulls last limit 5").fetchall()]
+        known = [
+            r[0] for r in con.execute("select run_id from runs order by started_at desc nulls last limit 5").fetchall()
+        ]
         raise StoreError(f"no run {run_id!r} in the store" + (f"; the latest are {', '.join(known)}" if known else ""))
     counts = _row(con, _STEPS, run_id) or {}
     step = _row(con, _STEP, run_id)
     if step is not None:
         step |= _whole_ns(step)
+    minimum = step and sum(step[c] for c in MINIMUM)
+    unknown = _row(con, _WHY_UNKNOWN, run_id) if minimum == 0 else None
     complete, every = counts["complete_steps"], counts["steps"]
     return Summary(
         run_id=run_id,
@@ -227,6 +261,11 @@ def summarize(con: duckdb.DuckDBPyConnection, run_id: str) -> Summary:
             f | {k: json.loads(f[k] or "null") for k in ("config_keys", "evidence")}
             for f in pl.DataFrame(con.sql(FINDINGS, params={"run_id": run_id})).to_dicts()
         ],
+        no_minimum_because=unknown["unknown_because"]
+        if unknown
+        else "no operation has a known cost"
+        if minimum == 0
+        else None,
         doubts=_doubts(run, counts, step),
     )
 
@@ -249,7 +288,9 @@ def _doubts(run: dict[str, Any], counts: dict[str, Any], step: dict[str, Any] | 
         return []
     said = []
     if not counts["complete_steps"]:
-        said.append(f"No step is complete ({step['incomplete_reason'] or 'reason unknown'}): the numbers are of a partial step.")
+        said.append(
+            f"No step is complete ({step['incomplete_reason'] or 'reason unknown'}): the numbers are of a partial step."
+        )
     if step["source"] in ("inferred", "whole_trace"):
         how = {
             "inferred": "The trace marks no steps: they are inferred from a repeating pattern of launches.",
@@ -258,7 +299,9 @@ def _doubts(run: dict[str, Any], counts: dict[str, Any], step: dict[str, Any] | 
         }
         said.append(how[step["source"]])
     if run["partial_traces"]:
-        said.append(f"Something is missing from {people.plural(run['partial_traces'], 'trace')}; see data quality below.")
+        said.append(
+            f"Something is missing from {people.plural(run['partial_traces'], 'trace')}; see data quality below."
+        )
     return said
 
 

@@ -49,6 +49,7 @@ _FAMILY = {
 FAMILY_OF_CLASS = {str(c): FAMILIES[_FAMILY.get(c, "vector")][0] for c in OpClass}
 """Words of the family of an `ops.op_class`."""
 
+
 def _spaced(value: str, unit: str) -> str:
     """Vega expression: a number with prefix and unit, a space before them."""
     return f"replace(format({value}, '~s'), regexp('([a-zA-Zµ]?)$'), ' $1') + '{unit}'"
@@ -58,10 +59,15 @@ NS_AXIS = "datum.value == 0 ? '0' : " + _spaced("datum.value / 1e9", "s")
 """Label of an axis of a column in ns: prefixes on seconds."""
 
 
-def si_axis(unit: str) -> str:
-    """Label of a logarithmic axis: powers of ten only."""
+def powers_of_ten(label: str) -> str:
+    """Label of a logarithmic axis: the expression at powers of ten, nothing between them."""
     exponent = "log(datum.value) / LN10"
-    return f"abs({exponent} - round({exponent})) < 1e-6 ? {_spaced('datum.value', unit)} : ''"
+    return f"abs({exponent} - round({exponent})) < 1e-6 ? {label} : ''"
+
+
+def si_axis(unit: str) -> str:
+    """Label of a logarithmic axis of a column in whole units."""
+    return powers_of_ten(_spaced("datum.value", unit))
 
 
 def colour(rows: pl.DataFrame, field: str, words: dict[str, tuple[str, str]]) -> alt.Color:
@@ -109,7 +115,14 @@ def finish(chart: alt.TopLevelMixin) -> dict[str, Any]:
         labelLimit=190,
     )
     configured = configured.configure_legend(
-        **text, orient="top", labelFontSize=12, titleFontSize=12, labelLimit=240, symbolStrokeWidth=0, symbolOpacity=1, columns=3
+        **text,
+        orient="top",
+        labelFontSize=12,
+        titleFontSize=12,
+        labelLimit=240,
+        symbolStrokeWidth=0,
+        symbolOpacity=1,
+        columns=3,
     )
     configured = configured.configure_text(color="currentColor", fontSize=12)
     configured = configured.configure_rule(color="currentColor")

@@ -44,21 +44,24 @@ order by time_ns desc, collective, message_bytes
 """
 WAIT_SQL = """
 with waits as (
-    select rank, sum(wait_ns) as wait_ns, count(distinct step) as steps from collective_gap
+    select
+        rank, last_rank, wait_ns,
+        (select count(distinct step) from collective_gap where run_id = $run_id) as steps,
+        (select count(distinct rank) from collective_gap where run_id = $run_id) as ranks
+    from collective_gap
     where run_id = $run_id and wait_ns is not null and rank is not null
-    group by rank
 ),
-last as (
-    select last_rank as rank, count(distinct instance_id) as last_in
-    from collective_matches m join traces t using (trace_id)
-    where t.run_id = $run_id and last_rank is not null
-    group by last_rank
+own as (
+    select rank, sum(wait_ns / steps) as wait_per_step_ns from waits group by rank
+),
+caused as (
+    select last_rank as rank, sum(wait_ns / steps / nullif(ranks - 1, 0)) as caused_per_step_ns from waits group by last_rank
 )
 select
     rank // $ranks_per_bar * $ranks_per_bar as rank,
-    cast(max(wait_ns / nullif(steps, 0)) as bigint) as wait_per_step_ns,
-    cast(coalesce(sum(last_in), 0) as bigint) as last_in
-from waits left join last using (rank)
+    cast(max(wait_per_step_ns) as bigint) as wait_per_step_ns,
+    cast(coalesce(max(caused_per_step_ns), 0) as bigint) as caused_per_step_ns
+from own left join caused using (rank)
 group by rank // $ranks_per_bar
 order by rank
 """
@@ -86,10 +89,14 @@ def build(ctx: Context) -> Section:
             f" ({why[0]})." if len(why) else "."
         )
     drawn = rows.filter(pl.col("message_bytes") > 0, pl.col("busbw_gb_per_s") > 0)
-    todo = "" if len(drawn) else "No message sizes in these traces: use a PyTorch of 2.1 or newer, or an XSpace trace with its HLO."
+    todo = (
+        ""
+        if len(drawn)
+        else "No message sizes in these traces: use a PyTorch of 2.1 or newer, or an XSpace trace with its HLO."
+    )
     figures = [
         Figure(
-            title="Bus bandwidth (as nccl-tests counts it) by message size",
+            title="Bus bandwidth (as nccl-tests counts it) by message size: dots are measured, dashes predicted",
             query=query,
             chart=_chart(drawn) if len(drawn) else None,
             alt="Bus bandwidth by message size: "
@@ -106,7 +113,12 @@ def build(ctx: Context) -> Section:
                 Column("calls", "calls", people.count, "over all ranks and steps"),
                 Column("busbw_gb_per_s", "bus bandwidth", people.gb_per_s, "median"),
                 Column("predicted_gb_per_s", "predicted", people.gb_per_s),
-                Column("bandwidth_over", "taken over", people.text, "transfer: without waiting; duration: waiting is part of it"),
+                Column(
+                    "bandwidth_over",
+                    "taken over",
+                    people.text,
+                    "transfer: without waiting; duration: waiting is part of it",
+                ),
                 Column("time_ns", "time, all", people.duration),
                 Column("exposed_ns", "exposed", people.duration),
                 Column("wait_ns", "waiting", people.duration),
@@ -116,8 +128,9 @@ def build(ctx: Context) -> Section:
     ]
     waits = ctx.query(WAIT_SQL, ranks_per_bar=-(-int(ctx.query(_RANKS).rows["n"][0]) // _MAX_BARS))
     if len(waits.rows) > 1:
-        last = waits.rows.sort("last_in", descending=True).row(0, named=True)
-        sentence += f" Rank {last['rank']} arrives last most often ({people.plural(last['last_in'], 'time')})."
+        last = waits.rows.sort("caused_per_step_ns", descending=True).row(0, named=True)
+        if last["caused_per_step_ns"]:
+            sentence += f" Rank {last['rank']} holds the others up the most: {people.duration(last['caused_per_step_ns'])} a step each."
         figures.append(
             Figure(
                 title="Waiting for the last rank to arrive, by rank",
@@ -129,7 +142,12 @@ def build(ctx: Context) -> Section:
                 columns=(
                     Column("rank", "rank", people.count),
                     Column("wait_per_step_ns", "waits a step", people.duration),
-                    Column("last_in", "was last", people.count, "collectives in which the others waited for it"),
+                    Column(
+                        "caused_per_step_ns",
+                        "holds each other rank up",
+                        people.duration,
+                        "a step, where it arrives last",
+                    ),
                 ),
                 note="A rank that waits little is the one that the others wait for.",
             )
@@ -150,7 +168,10 @@ def _chart(drawn: pl.DataFrame) -> alt.TopLevelMixin:
     kinds = shown["collective"].unique().sort().to_list()
     base = alt.Chart(shown).encode(
         x=alt.X(
-            "message_bytes:Q", title="message", scale=alt.Scale(type="log", padding=24), axis=alt.Axis(labelExpr=theme.si_axis("B"), tickCount=6)
+            "message_bytes:Q",
+            title="message",
+            scale=alt.Scale(type="log", padding=24),
+            axis=alt.Axis(labelExpr=theme.si_axis("B"), tickCount=6),
         ),
         color=alt.Color(
             "collective:N",
@@ -159,36 +180,31 @@ def _chart(drawn: pl.DataFrame) -> alt.TopLevelMixin:
         ),
         tooltip=["collective:N", "group_size:Q", "message:N", "calls:Q", "measured:N", "predicted:N"],
     )
-    y = alt.Y(
-        "busbw_gb_per_s:Q",
-        title="bus bandwidth, GB/s (● measured, ▬ predicted)",
-        scale=alt.Scale(zero=True),
-    )
+    title = "GB/s"
+    y, y_predicted = alt.Y("busbw_gb_per_s:Q", title=title), alt.Y("predicted_gb_per_s:Q", title=title)
     measured = base.mark_point(filled=True, opacity=0.75).encode(
         y=y, size=alt.Size("calls:Q", legend=None, scale=alt.Scale(range=[30, 300]))
     )
-    predicted = (
-        base.transform_filter("isValid(datum.predicted_gb_per_s)")
-        .mark_tick(orient="horizontal", size=22, thickness=3)
-        .encode(y="predicted_gb_per_s:Q")
-    )
+    predicted = shown.drop_nulls("predicted_gb_per_s")
+    if predicted.is_empty():
+        return measured.properties(width="container", height=280)
+    ticks = base.mark_tick(orient="horizontal", size=22, thickness=3).encode(y=y_predicted).properties(data=predicted)
     between = (
-        base.transform_filter("isValid(datum.predicted_gb_per_s)")
-        .mark_rule(opacity=0.4, strokeDash=[2, 2])
-        .encode(y="busbw_gb_per_s:Q", y2="predicted_gb_per_s:Q")
+        base.mark_rule(opacity=0.4, strokeDash=[2, 2]).encode(y=y, y2="predicted_gb_per_s:Q").properties(data=predicted)
     )
-    return alt.layer(between, predicted, measured).properties(width="container", height=280)
+    return alt.layer(between, ticks, measured).properties(width="container", height=280)
 
 
 def _wait_chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
     shown = theme.say(rows, "wait_per_step_ns", people.duration, "waits a step")
+    shown = theme.say(shown, "caused_per_step_ns", people.duration, "holds others up")
     return (
         alt.Chart(shown)
         .mark_bar(color=theme.ORANGE)
         .encode(
             x=alt.X("rank:O", title="rank", axis=alt.Axis(labelOverlap=True, labelAngle=0)),
             y=alt.Y("wait_per_step_ns:Q", title="waits in a step", axis=alt.Axis(labelExpr=theme.NS_AXIS, tickCount=5)),
-            tooltip=["rank:O", "waits a step:N", "last_in:Q"],
+            tooltip=["rank:O", "waits a step:N", "holds others up:N"],
         )
         .properties(width=theme.width(len(rows)), height=180)
     )

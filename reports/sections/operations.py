@@ -1,61 +1,91 @@
 """Operations by the time they lose against what they should cost. The tail is grouped by class, never cut off."""
 
+import re
+
 import altair as alt
 import polars as pl
 
 from tracegap.reports import people, theme
 from tracegap.reports.section import Column, Context, Figure, Section
+from tracegap.reports.summary import RECORD_DEVICES
 
 ORDER = 40
 SHOWN = 200
 """Groups with a row of their own; the rest stands in one row for each class."""
 DRAWN = 25
 """Rows with a bar of their own in the chart."""
+_AROUND = re.compile(r"^void |\(anonymous namespace\)::|\bat::native::|\bc10::|\bat::")
 
 SQL = """
-with steps_counted as (
-    select count(*) as n from step_gap where run_id = $run_id
+with counted as (
+    -- Steps that averages are over: the complete ones; all, where none is.
+    select trace_id, device_id, step, count(*) over () as device_steps
+    from step_gap
+    where run_id = $run_id and (complete or not (select bool_or(complete) from step_gap where run_id = $run_id))
+),
+minimums as (
+    select trace_id, op_id, sum(minimum_ns + pipeline_ns) as ns from comm_windows group by trace_id, op_id
+),
+costed as (
+    select
+        g.*, c.device_steps,
+        -- What would be gone from the step if the operation met its bound; what is hidden behind other work costs nothing.
+        case when g.op_class in ('copy', 'memset') then g.share_ns
+             when g.op_class = 'collective' then g.share_ns - coalesce(m.ns, 0)
+             else g.share_ns - g.t_min_ns end as lost_ns
+    from op_gap g
+    left join minimums m using (trace_id, op_id)
+    left join counted c on c.trace_id = g.trace_id and c.device_id = g.device_id and c.step = g.step
+    where g.run_id = $run_id
 ),
 groups as (
     select
-        name, op_class, dtype,
+        name, op_class, dtype, framework_op,
         count(*) as calls,
-        count(distinct shapes) as shape_count,
-        mode(framework_op) as framework_op,
         sum(dur_ns) as time_ns,
-        sum(share_ns) as share_ns,
-        sum(gap_ns) as lost_ns,
+        sum(lost_ns) as lost_ns,
+        sum(share_ns) filter (lost_ns is null) as unknown_ns,
+        sum(lost_ns / device_steps) as lost_per_step_ns,
         sum(dur_ns) filter (t_min_ns is not null) as modelled_ns,
         sum(t_min_ns) as min_ns,
         mode(bound) as bound,
         mode(unknown_because) as unknown_because
-    from op_gap
-    where run_id = $run_id
-    group by all
+    from costed
+    group by name, op_class, dtype, framework_op
 ),
 placed as (
-    select *, row_number() over (order by coalesce(lost_ns, share_ns) desc, time_ns desc, name, dtype) as place from groups
+    select
+        *,
+        row_number() over (order by coalesce(lost_ns, 0) + coalesce(unknown_ns, 0) desc, time_ns desc, name, dtype, framework_op) as place
+    from groups
 )
 select
     case when place <= $shown then name else 'other ' || op_class end as operation,
     op_class,
+    case when place <= $shown then framework_op end as framework_op,
     case when place <= $shown then dtype end as dtype,
-    place > $shown as is_tail,
     count(*) as names,
     cast(sum(calls) as bigint) as calls,
     cast(sum(time_ns) as bigint) as time_ns,
     cast(sum(lost_ns) as bigint) as lost_ns,
-    cast(sum(lost_ns) / max(n) as bigint) as lost_per_step_ns,
+    cast(coalesce(sum(unknown_ns), 0) as bigint) as unknown_ns,
+    cast(sum(lost_per_step_ns) as bigint) as lost_per_step_ns,
     sum(min_ns) / nullif(sum(modelled_ns), 0) as efficiency_frac,
     coalesce(sum(modelled_ns), 0) / nullif(sum(time_ns), 0) as modelled_frac,
     case when count(*) = 1 then min(bound) end as bound,
-    case when count(*) = 1 then min(framework_op) end as framework_op,
-    case when count(*) = 1 then min(unknown_because) end as unknown_because,
-    min(place) as place
-from placed, steps_counted
-group by operation, op_class, case when place <= $shown then dtype end, is_tail, case when place <= $shown then place end
+    case when count(*) = 1 then min(unknown_because) end as unknown_because
+from placed
+group by case when place <= $shown then name else 'other ' || op_class end, op_class,
+         case when place <= $shown then framework_op end, case when place <= $shown then dtype end,
+         case when place <= $shown then place end
 order by min(place)
 """
+_PARTS = {
+    "needed": ("needed, or hidden behind other work", theme.BLUE),
+    "lost": ("could be saved", theme.ORANGE),
+    "unknown": ("not known", theme.GREY),
+    "faster": ("faster than its bound", theme.PURPLE),
+}
 
 
 def build(ctx: Context) -> Section:
@@ -67,20 +97,21 @@ def build(ctx: Context) -> Section:
         return Section(
             title=title,
             sentence="There are no device operations in the traces.",
-            todo="Profile with device activities on: ProfilerActivity.CUDA, jax.profiler.trace, or nsys --trace=cuda.",
+            todo=RECORD_DEVICES,
         )
-    rows = rows.with_columns(pl.col("op_class").replace_strict(theme.FAMILY_OF_CLASS, default="unclassified").alias("family"))
     total = int(rows["time_ns"].sum())
     known = int((rows["modelled_frac"] * rows["time_ns"]).sum())
-    worst = rows.drop_nulls("lost_ns").head(1).to_dicts()
+    worst = rows.drop_nulls("lost_per_step_ns").sort("lost_per_step_ns", descending=True).head(1).to_dicts()
     sentence = (
         f"{people.plural(int(rows['calls'].sum()), 'operation')} under {people.plural(int(rows['names'].sum()), 'name')}"
         f" took {people.duration(total)} of device time in all; what they should cost is known for {people.percent(known / total if total else 0)}"
         " of it. "
     )
     todo = ""
-    if worst and worst[0]["lost_ns"] > 0:
-        sentence += f"{worst[0]['operation'][:80]} loses the most: {people.duration(worst[0]['lost_per_step_ns'])} a step."
+    if worst and (worst[0]["lost_per_step_ns"] or 0) > 0:
+        sentence += (
+            f"{worst[0]['operation'][:80]} loses the most: {people.duration(worst[0]['lost_per_step_ns'])} a step."
+        )
     if known < 0.5 * total:
         todo = (
             "Costs need shapes: record_shapes=True in torch.profiler, or an XSpace trace with its HLO. "
@@ -105,7 +136,12 @@ def build(ctx: Context) -> Section:
                     Column("dtype", "dtype", _dash),
                     Column("calls", "calls", people.count),
                     Column("time_ns", "time, all steps", people.duration, "sum of durations over all ranks and steps"),
-                    Column("lost_per_step_ns", "lost a step", people.duration, "beyond its roofline bound; a device's step"),
+                    Column(
+                        "lost_per_step_ns",
+                        "lost a step",
+                        people.duration,
+                        "beyond its bound, with nothing else running; mean step of a device",
+                    ),
                     Column("efficiency_frac", "of its bound", people.percent, "what it should take over what it takes"),
                     Column("bound", "limit", _dash, "what bounds it: compute, memory or communication"),
                     Column("framework_op", "launched by", _dash),
@@ -121,36 +157,56 @@ def _dash(value: str | None) -> str:
 
 
 def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
-    """Bars for the first; the rest is drawn as one bar a family, so that the bars add up to all of the time."""
-    drawn = rows.head(DRAWN).select(
-        pl.concat_str(pl.col("operation").str.slice(0, 60), pl.lit(" "), pl.col("dtype").fill_null("")).alias("operation"),
-        "family", "time_ns", "calls", "lost_per_step_ns", "efficiency_frac",
-    )  # fmt: skip
-    tail = (
-        rows.slice(DRAWN)
-        .group_by("family", maintain_order=True)
-        .agg(pl.col("time_ns").sum(), pl.col("calls").sum(), pl.col("lost_per_step_ns").sum(), pl.col("names").sum())
-        .select(
-            pl.concat_str(pl.lit("all other: "), pl.col("family")).alias("operation"),
-            "family", "time_ns", "calls", "lost_per_step_ns",
-            pl.lit(None, dtype=pl.Float64).alias("efficiency_frac"),
-        )  # fmt: skip
+    """Bars for the first; the rest is drawn as one bar, so that the bars add up to all of the time."""
+    drawn = rows.head(DRAWN).with_columns(
+        pl.struct("framework_op", "operation", "dtype")
+        .map_elements(lambda r: short(r["framework_op"], r["operation"], r["dtype"]), pl.String)
+        .alias("label")
     )
-    shown = pl.concat([drawn, tail]).with_row_index("place")
-    for column, show, into in (
-        ("time_ns", people.duration, "time"),
-        ("lost_per_step_ns", people.duration, "lost a step"),
-        ("efficiency_frac", people.percent, "of its bound"),
-    ):
-        shown = theme.say(shown, column, show, into)
-    base = alt.Chart(shown).encode(
-        y=alt.Y("place:O", title=None, axis=None),
-        tooltip=["operation:N", "family:N", "calls:Q", "time:N", "lost a step:N", "of its bound:N"],
+    tail = rows.slice(DRAWN)
+    if len(tail):
+        rest = tail.select(pl.col("names", "calls", "time_ns", "lost_ns", "unknown_ns", "lost_per_step_ns").sum())
+        label = f"all {people.count(rest['names'][0])} others"
+        drawn = pl.concat(
+            [drawn, rest.with_columns(label=pl.lit(label), operation=pl.lit(label))], how="diagonal_relaxed"
+        )
+    lost, unknown = pl.col("lost_ns").fill_null(0), pl.col("unknown_ns")
+    drawn = drawn.with_row_index("place").with_columns(
+        needed=pl.col("time_ns") - lost - unknown,
+        lost=pl.when(lost > 0).then(lost),
+        unknown=unknown,
+        faster=pl.when(lost < 0).then(lost),
+        label=pl.concat_str(pl.col("time_ns").map_elements(people.duration, pl.String), pl.lit("  "), "label"),
+        operation=pl.col("operation").str.slice(0, 200),
     )
-    bars = base.mark_bar(height={"band": 0.42}, yOffset=8, minBandSize=2).encode(
-        x=alt.X("time_ns:Q", title=None, axis=alt.Axis(labelExpr=theme.NS_AXIS, tickCount=6)),
-        color=theme.colour(shown, "family", theme.FAMILIES),
+    bars = drawn.unpivot(
+        on=list(_PARTS),
+        index=["place", "operation", "op_class", "dtype", "calls"],
+        variable_name="part",
+        value_name="ns",
     )
-    names = base.mark_text(align="left", baseline="bottom", dy=3, limit=560).encode(x=alt.value(2), text="label:N")
-    names = names.transform_calculate(label="datum.operation + ': ' + datum.time")
-    return alt.layer(bars, names).properties(width="container", height=34 * len(shown))
+    bars = bars.filter(pl.col("ns") != 0).with_columns(
+        pl.col("part").replace_strict({k: words for k, (words, _) in _PARTS.items()}).alias("group")
+    )
+    y = alt.Y("place:O", title=None, axis=None)
+    segments = (
+        alt.Chart(theme.say(bars, "ns", people.duration, "time"))
+        .mark_bar(height={"band": 0.42}, yOffset=8)
+        .encode(
+            x=alt.X("ns:Q", title=None, axis=alt.Axis(labelExpr=theme.NS_AXIS, tickCount=6)),
+            y=y,
+            color=theme.colour(bars, "group", _PARTS),
+            tooltip=["operation:N", "op_class:N", "dtype:N", "calls:Q", "group:N", "time:N"],
+        )
+    )
+    names = alt.Chart(drawn.select("place", "label")).mark_text(align="left", baseline="bottom", dy=3, limit=620)
+    names = names.encode(x=alt.value(2), y=y, text="label:N")
+    return alt.layer(segments, names).properties(width="container", height=34 * len(drawn))
+
+
+def short(framework_op: str | None, name: str, dtype: str | None) -> str:
+    """A name for a label: what launched it, and the kernel without what C++ puts around it."""
+    kernel = _AROUND.sub("", name)
+    kernel = kernel if len(kernel) <= 56 else kernel[:55] + "…"
+    said = kernel if framework_op in (None, name) else f"{framework_op[:40]} · {kernel}"
+    return f"{said} ({dtype})" if dtype else said

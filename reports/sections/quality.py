@@ -38,16 +38,18 @@ group by cost_source
 order by share_ns desc, cost_source
 """
 DEVICES_SQL = """
+with bf16 as (
+    select trace_id, device_id, flops_per_s, source from peaks where unit = 'matrix' and dtype = 'bf16'
+)
 select
-    coalesce(d.ordinal, t.rank) as rank, t.host, d.device_id, d.name, d.hardware, d.matched_by, d.hbm_bytes_per_s, d.hbm_source,
-    (select max(p.flops_per_s) from peaks p where p.trace_id = d.trace_id and p.device_id = d.device_id and p.unit = 'matrix'
-        and p.dtype = 'bf16') as bf16_flops_per_s,
-    (select min(p.source) from peaks p where p.trace_id = d.trace_id and p.device_id = d.device_id and p.unit = 'matrix'
-        and p.dtype = 'bf16') as peak_source
-from devices d join traces t using (trace_id)
+    d.name, d.hardware, d.matched_by, d.hbm_bytes_per_s, d.hbm_source, p.flops_per_s as bf16_flops_per_s,
+    p.source as peak_source, count(*) as devices, count(distinct t.host) as hosts
+from devices d
+join traces t using (trace_id)
+left join bf16 p using (trace_id, device_id)
 where t.run_id = $run_id
-order by rank, d.device_id
-limit 512
+group by all
+order by devices desc, d.hardware, d.name
 """
 TRACES_SQL = """
 select
@@ -81,7 +83,9 @@ def build(ctx: Context) -> Section:
     step = ctx.summary.step
     sentence = "Every number above rests on what these tables say. "
     if step is not None:
-        sentence += f"In the median step the cost of {people.percent(step['modelled_share_frac'])} of compute time is known; "
+        sentence += (
+            f"In the median step the cost of {people.percent(step['modelled_share_frac'])} of compute time is known; "
+        )
         sentence += f"MFU: {ctx.summary.mfu_note}. "
     sentence += " ".join(ctx.summary.doubts)
     diagnostics = ctx.query(DIAGNOSTICS_SQL)
@@ -116,9 +120,7 @@ def build(ctx: Context) -> Section:
             title="Hardware: which part, how it was recognised, and the peaks used",
             query=ctx.query(DEVICES_SQL),
             columns=(
-                Column("rank", "rank", people.text),
-                Column("device_id", "device"),
-                Column("host", "host"),
+                Column("devices", "devices", people.count),
                 Column("name", "name in the trace"),
                 Column("hardware", "part"),
                 Column("matched_by", "recognised by"),
@@ -140,7 +142,12 @@ def build(ctx: Context) -> Section:
                 Column("ops", "operations", people.count),
                 Column("ops_without_step", "launch not in the file", people.count),
                 Column("clock_offset_ns", "clock offset", people.signed_duration, "added to compare ranks"),
-                Column("clock_residual_ns", "clock residual", people.duration, "no statement across ranks is finer than this"),
+                Column(
+                    "clock_residual_ns",
+                    "clock residual",
+                    people.duration,
+                    "no statement across ranks is finer than this",
+                ),
             ),
             note="Clocks are aligned on the completions of collectives; unknown = not aligned (one rank, or none that match).",
         ),

@@ -50,7 +50,12 @@ def build(ctx: Context) -> Section:
     query = ctx.query(SQL, ranks_per_cell=per_rank, steps_per_cell=per_step)
     rows = query.rows
     whole = rows.filter("complete")
-    by_rank = (whole if len(whole) else rows).group_by("rank").agg(pl.col("behind_ns").median()).sort("behind_ns", descending=True)
+    by_rank = (
+        (whole if len(whole) else rows)
+        .group_by("rank")
+        .agg(pl.col("behind_ns").median())
+        .sort("behind_ns", descending=True)
+    )
     worst, behind = by_rank.row(0)
     sentence = "Colour is a rank's own time (the step without exposed communication) against the median of the ranks in that step. "
     sentence += (

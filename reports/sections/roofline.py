@@ -16,7 +16,7 @@ with costed as (
         name, op_class, dtype, trace_id, device_id, flops, bytes,
         sum(dur_ns) as time_ns, count(*) as calls, sum(t_min_ns) as min_ns
     from op_gap
-    where run_id = $run_id and flops > 0 and bytes > 0 and dur_ns > 0
+    where run_id = $run_id and flops > 0 and bytes > 0 and dur_ns > 0 and op_class not in ('collective', 'copy', 'memset')
     group by all
 ),
 groups as (
@@ -103,7 +103,11 @@ def build(ctx: Context) -> Section:
         " cost; neither has a place on this chart. A bubble far below the line above it could be faster; above the line means that"
         " a peak or a count is wrong, or that data came from cache."
     )
-    todo = "" if len(ceilings) else "The part is not in the catalogue, so no ceiling is drawn: name it as hardware in the manifest."
+    todo = (
+        ""
+        if len(ceilings)
+        else "The part is not in the catalogue, so no ceiling is drawn: name it as hardware in the manifest."
+    )
     operations = operations.with_columns(
         pl.col("op_class").replace_strict(theme.FAMILY_OF_CLASS, default="unclassified").alias("family")
     )
@@ -159,13 +163,13 @@ def _chart(operations: pl.DataFrame, ceilings: pl.DataFrame) -> alt.TopLevelMixi
         "flops_per_byte:Q",
         title="FLOPs for each byte of memory traffic",
         scale=log,
-        axis=alt.Axis(labelExpr=theme.si_axis(""), tickCount=6),
+        axis=alt.Axis(labelExpr=theme.powers_of_ten("format(datum.value, '~g')"), tickCount=6),
     )
     y = alt.Y(
         "flops_per_s:Q",
-        title="FLOPs a second",
+        title=None,
         scale=log,
-        axis=alt.Axis(labelExpr=theme.si_axis(""), tickCount=6),
+        axis=alt.Axis(labelExpr=theme.si_axis("FLOP/s"), tickCount=6),
     )
     bubbles = (
         alt.Chart(shown)
@@ -176,18 +180,30 @@ def _chart(operations: pl.DataFrame, ceilings: pl.DataFrame) -> alt.TopLevelMixi
             size=alt.Size("time_ns:Q", legend=None, scale=alt.Scale(range=[25, 900])),
             color=theme.colour(shown, "family", theme.FAMILIES),
             tooltip=[
-                "name:N", "op_class:N", "dtype:N", "calls:Q", "time, all steps:N", "arithmetic a byte:N", "reached:N",
+                "name:N",
+                "op_class:N",
+                "dtype:N",
+                "calls:Q",
+                "time, all steps:N",
+                "arithmetic a byte:N",
+                "reached:N",
                 "of its bound:N",
             ],
         )  # fmt: skip
     )
     if ceilings.is_empty():
         return bubbles.properties(width="container", height=380)
-    lines = alt.Chart(ceilings.select("name", "flops_per_byte", "flops_per_s")).mark_line(color="currentColor", strokeWidth=1.5)
+    lines = alt.Chart(ceilings.select("name", "flops_per_byte", "flops_per_s")).mark_line(
+        color="currentColor", strokeWidth=1.5
+    )
     lines = lines.encode(x=x, y=y, detail="name:N", tooltip=["name:N"])
     ends = pl.DataFrame(
         [
-            {"flops_per_byte": float(ceilings["flops_per_byte"].max()), "flops_per_s": p, "label": f"{n}: {people.flops_per_s(p)}"}  # type: ignore[arg-type]
+            {
+                "flops_per_byte": float(ceilings["flops_per_byte"].max()),
+                "flops_per_s": p,
+                "label": f"{n}: {people.flops_per_s(p)}",
+            }  # type: ignore[arg-type]
             for n, p in _peaks(ceilings)
         ]
     )

@@ -8,7 +8,7 @@ import polars as pl
 from tracegap.reports import people, theme
 from tracegap.reports.buckets import BY_COLUMN, COLUMNS
 from tracegap.reports.section import Column, Context, Figure, Section
-from tracegap.reports.summary import TYPICAL
+from tracegap.reports.summary import RECORD_DEVICES, TYPICAL
 
 ORDER = 10
 
@@ -92,7 +92,7 @@ def build(ctx: Context) -> Section:
         return Section(
             title=title,
             sentence="There is no step to account for: the traces hold no device work.",
-            todo="Profile with device activities on: ProfilerActivity.CUDA, jax.profiler.trace, or nsys --trace=cuda.",
+            todo=RECORD_DEVICES,
         )
     query = ctx.query(SQL)
     rows = query.rows.with_columns(
@@ -120,7 +120,9 @@ def build(ctx: Context) -> Section:
                 query=query,
                 rows=rows,
                 chart=_chart(rows),
-                alt="Waterfall of the step: " + "; ".join(f"{r['title']} {r['time']}" for r in rows.to_dicts() if r["ns"]) + ".",
+                alt="Waterfall of the step: "
+                + "; ".join(f"{r['title']} {r['time']}" for r in rows.to_dicts() if r["ns"])
+                + ".",
                 columns=(
                     Column("title", "part"),
                     Column("group", "kind"),
@@ -129,7 +131,9 @@ def build(ctx: Context) -> Section:
                     Column("meaning", "what it is"),
                     Column("inside", "operations inside"),
                 ),
-                note="" if rows["ns"].min() >= 0 else (  
+                note=""
+                if rows["ns"].min() >= 0
+                else (
                     "A negative part means that kernels beat their bound: a peak, FLOP or byte count is wrong, or data came"
                     " from cache. It is shown as it is, so that the sum stays true."
                 ),

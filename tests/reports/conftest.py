@@ -50,7 +50,9 @@ def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def put_run(con: duckdb.DuckDBPyConnection, run_id: str = "job/mon", *, simulated: bool = False, ranks: int = 2, **run: Any) -> None:
+def put_run(
+    con: duckdb.DuckDBPyConnection, run_id: str = "job/mon", *, simulated: bool = False, ranks: int = 2, **run: Any
+) -> None:
     """Stores the run that this module describes."""
     values = {"job": "job", "framework": "pytorch", "world_size": ranks, "config": {"ddp.bucket_cap_mb": 1}}
     store.insert_row(con, "runs", {"run_id": run_id, "simulated": simulated, **values, **run})
@@ -59,13 +61,33 @@ def put_run(con: duckdb.DuckDBPyConnection, run_id: str = "job/mon", *, simulate
 
 
 def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: int) -> None:
-    trace = {"rank": rank, "host": "h", "path": f"/t/{trace_id}.json", "format": "kineto", "status": "ok", "size_bytes": 1000}
-    issue = {"code": "no_launch", "severity": "info", "count": 3, "where": f"event {HOSTILE}", "message": "launches are missing"}
+    trace = {
+        "rank": rank,
+        "host": "h",
+        "path": f"/t/{trace_id}.json",
+        "format": "kineto",
+        "status": "ok",
+        "size_bytes": 1000,
+    }
+    issue = {
+        "code": "no_launch",
+        "severity": "info",
+        "count": 3,
+        "where": f"event {HOSTILE}",
+        "message": "launches are missing",
+    }
     store.insert_row(con, "traces", {"trace_id": trace_id, "run_id": run_id, **trace, "diagnostics": [issue]})
     device = {"kind": "gpu", "name": "NVIDIA H100 80GB HBM3", "hardware": "h100_sxm", "matched_by": "name"}
     store.insert_row(con, "devices", {"trace_id": trace_id, "device_id": "0", **device, "hbm_bytes_per_s": 2e12})
     for unit, dtype, peak in (("matrix", "bf16", 1e15), ("vector", "any", 1e14)):
-        row = {"trace_id": trace_id, "device_id": "0", "unit": unit, "dtype": dtype, "flops_per_s": peak, "source": "catalogue"}
+        row = {
+            "trace_id": trace_id,
+            "device_id": "0",
+            "unit": unit,
+            "dtype": dtype,
+            "flops_per_s": peak,
+            "source": "catalogue",
+        }
         store.insert_row(con, "peaks", row)
     ops, windows, steps, collectives, matches, comm, theory = [], [], [], [], [], [], []
     for step in range(3):
@@ -98,7 +120,15 @@ def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: 
                 }
             )  # fmt: skip
             windows.append(
-                {"trace_id": trace_id, "op_id": op_id, "device_id": "0", "step": step, "state": state, "dur_ns": ns, "share_ns": ns}
+                {
+                    "trace_id": trace_id,
+                    "op_id": op_id,
+                    "device_id": "0",
+                    "step": step,
+                    "state": state,
+                    "dur_ns": ns,
+                    "share_ns": ns,
+                }
             )
             at += ns
             if op_class == "collective":
@@ -113,7 +143,9 @@ def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: 
                     {**key, "instance_id": step, "matched_by": "seq", "arrival_ns": at - ns + wait, "last_rank": 1,
                      "predicted_ns": 100 * US, "predicted_by": "ring on NVLink"}
                 )  # fmt: skip
-                comm.append({**key, "device_id": "0", "step": step, "wait_ns": wait, "pipeline_ns": 0, "minimum_ns": 100 * US})
+                comm.append(
+                    {**key, "device_id": "0", "step": step, "wait_ns": wait, "pipeline_ns": 0, "minimum_ns": 100 * US}
+                )
     for table, rows in (
         ("ops", ops), ("op_windows", windows), ("steps", steps), ("collectives", collectives), ("collective_matches", matches),
         ("comm_windows", comm), ("step_theory", theory),
@@ -123,7 +155,12 @@ def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: 
 
 def put_finding(con: duckdb.DuckDBPyConnection, run_id: str = "job/mon", **values: Any) -> None:
     """Stores a finding of the run."""
-    row = {"severity": "high", "kind": "small_buckets", "what": "Gradients go in 214 buckets of 1.2 MB", "saves_ns": 60 * US}
+    row = {
+        "severity": "high",
+        "kind": "small_buckets",
+        "what": "Gradients go in 214 buckets of 1.2 MB",
+        "saves_ns": 60 * US,
+    }
     store.insert_row(con, "findings", {"run_id": run_id, **row, "config_keys": ["ddp.bucket_cap_mb"], **values})
 
 

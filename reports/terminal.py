@@ -1,0 +1,136 @@
+"""A run and a comparison on one screen of a terminal: words before numbers."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import duckdb
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tracegap.reports import people
+from tracegap.reports.buckets import BUCKETS, Bucket
+from tracegap.reports.comparison_words import first_fix, shown, verdict_words
+from tracegap.reports.summary import Summary, snapshot, summarize
+
+_BAR = 24  # characters of a bar as long as the step
+_MOST_PARTS = 11
+_MOST_FINDINGS = 3
+_MOST_CAUSES = 6
+_MOST_CONFIG = 3
+_STYLE = {"minimum": "blue", "loss": "yellow", "unknown": "bright_black"}
+
+
+def run_summary(con: duckdb.DuckDBPyConnection, run_id: str) -> RenderableType:
+    """What a run's page says first, in 80 columns and 24 lines.
+
+    Raises:
+        StoreError: the store has no such run.
+    """
+    with snapshot(con, ["step_gap"], run_id):
+        summary = summarize(con, run_id)
+    parts: list[RenderableType] = [_title(summary.title, summary.simulated), Text(summary.opening, style="bold")]
+    if summary.step is not None:
+        parts += [Text(_utilisation(summary)), Padding(_waterfall(summary), (1, 0, 1, 2)), _fixes(summary)]
+        parts += [Text(doubt, style="yellow") for doubt in summary.doubts[:1]]
+    return Group(*parts)
+
+
+def _title(title: str, simulated: bool) -> Text:
+    said = Text(title)
+    if simulated:
+        said.append("  SIMULATED", style="bold yellow")
+    return said
+
+
+def _utilisation(summary: Summary) -> str:
+    known = people.percent(summary.step["modelled_share_frac"] if summary.step else None)
+    return f"MFU {summary.mfu_text} ({summary.mfu_note}), HFU {summary.hfu_text}; cost known for {known} of compute"
+
+
+def _grid(*justify: str) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for i, side in enumerate(justify):
+        grid.add_column(justify=side, no_wrap=side == "right" or i == 0)  # type: ignore[arg-type]
+    return grid
+
+
+def _waterfall(summary: Summary) -> Table:
+    """The parts that are not zero; the smallest are put together where there are many, so that they still add up."""
+    step, wall = summary.step or {}, summary.step_ns or 0
+    present = [b for b in BUCKETS if step[b.column]]
+    kept = set(sorted(present, key=lambda b: -abs(step[b.column]))[: _MOST_PARTS - (len(present) > _MOST_PARTS)])
+    rows: list[tuple[Bucket | None, int]] = [(b, step[b.column]) for b in present if b in kept]
+    if len(kept) < len(present):
+        rows.append((None, sum(step[b.column] for b in present if b not in kept)))
+    grid = _grid("left", "right", "right", "left")
+    for bucket, ns in rows:
+        style = _STYLE[bucket.group] if bucket else "bright_black"
+        bar = Text("█" * round(_BAR * max(ns, 0) / wall) or "▏", style=style) if wall else Text("")
+        title = bucket.title if bucket else f"{len(present) - len(kept)} smaller parts"
+        grid.add_row(Text(title), people.duration(ns), people.percent(ns / wall if wall else None), bar)
+    return grid
+
+
+def _fixes(summary: Summary) -> RenderableType:
+    if not summary.findings:
+        return Text("Nothing was found that is worth a person's look.")
+    grid = _grid("left", "right", "left")
+    for i, finding in enumerate(summary.findings[:_MOST_FINDINGS]):
+        saves = "" if finding["saves_ns"] is None else people.duration(finding["saves_ns"])
+        what = Text(finding["what"], overflow="ellipsis", no_wrap=i > 0)
+        grid.add_row(Text("fix first" if i == 0 else "then", style="bold" if i == 0 else ""), saves, what)
+    more = len(summary.findings) - _MOST_FINDINGS
+    return Group(grid, Text(f"and {people.plural(more, 'finding')} more", style="bright_black")) if more > 0 else grid
+
+
+def comparison(compared: Any, *, all_config: bool = False, page: str | None = None) -> RenderableType:
+    """A `reports.compare.Comparison` (or anything whose `as_dict()` has the same keys).
+
+    Args:
+        compared: the comparison.
+        all_config: whether every differing configuration line is shown, not only those that explain a cause.
+        page: where its page is, to be named at the end.
+    """
+    c = compared.as_dict()
+    parts: list[RenderableType] = [_title(c["after"]["title"], c["before"]["simulated"] or c["after"]["simulated"])]
+    parts.append(Text(verdict_words(c), style="bold"))
+    grid = _grid("left", "left")
+    grid.add_row("step", Text(f"{people.duration(c['before_ns'])} → {people.duration(c['after_ns'])}"))
+    note = f" ({c['after']['mfu_note']})" if c["after"].get("mfu_note") else ""
+    grid.add_row("MFU", Text(f"{people.percent(c['before']['mfu'])} → {people.percent(c['after']['mfu'])}{note}"))
+    grid.add_row("known", Text(f"the cost of {people.percent(c['after']['modelled_share_frac'])} of compute"))
+    parts.append(Padding(grid, (1, 0, 1, 2)))
+    parts.append(Padding(_causes(c), (0, 0, 1, 2)))
+    parts.extend(Text(line) for line in _config(c, all_config))
+    fix = first_fix(c)
+    if fix is not None:
+        parts.append(Text(f"fix first: {fix[0]} saves up to {people.duration(fix[1])} a step", style="bold"))
+    if page is not None:
+        parts.append(Text(f"page: {page}"))
+    return Group(*parts)
+
+
+def _causes(c: dict[str, Any]) -> Table:
+    titles = {b.column: b.title for b in BUCKETS} | {"rest": "everything else"}
+    named = [k for k in c["causes"] if k["bucket"] != "rest"]
+    rest = c["delta_ns"] - sum(k["delta_ns"] for k in named[:_MOST_CAUSES])
+    grid = _grid("left", "right", "left")
+    for cause in named[:_MOST_CAUSES]:
+        what = cause["what"] if cause["rank"] is None else f"{cause['what']} (rank {cause['rank']})"
+        grid.add_row(
+            Text(titles.get(cause["bucket"], cause["bucket"])), people.signed_duration(cause["delta_ns"]), Text(what)
+        )
+    grid.add_row(Text(titles["rest"]), people.signed_duration(rest), Text(""))
+    return grid
+
+
+def _config(c: dict[str, Any], all_config: bool) -> Iterable[str]:
+    explaining = {key for cause in c["causes"] for key in cause["config"]}
+    lines = c["config"] if all_config else [line for line in c["config"] if line["key"] in explaining][:_MOST_CONFIG]
+    for line in lines:
+        yield f"config  {line['key']}: {shown(line['before'])} → {shown(line['after'])}"
+    others = len(c["config"]) - len(lines)
+    if others:
+        yield f"        {people.plural(others, 'other line')} {'differs' if others == 1 else 'differ'}: run with --config"
