@@ -282,11 +282,10 @@ def _describe(
     if shapes is None:
         return known if known.op_class is None else replace(known, note=_NO_SHAPES)
     if known.op_class in _OPERANDS_IN_NAME and known.bytes is None and element is not None:
-        concrete = None
-        if causal is not None and name in _CAUSAL_ARGUMENT:
-            concrete = ["" for _ in shapes]
-            concrete[_CAUSAL_ARGUMENT[name] : _CAUSAL_ARGUMENT[name] + 1] = [str(causal)]
-        typed = aten.describe(name, shapes, [element if shape else "" for shape in shapes], None, concrete)
+        is_causal, log_sum_exp = _FLASH_ARGUMENTS.get(name, (None, None))
+        types = ["" if not s else "fp32" if i == log_sum_exp else element for i, s in enumerate(shapes)]
+        told = [str(causal) if i == is_causal else "" for i in range(len(shapes))] if causal is not None else None
+        typed = aten.describe(name, shapes, types, None, told)
         assumed = "element types are those in the kernel's name"
         return replace(typed, note=f"{typed.note}; {assumed}" if typed.note else assumed)
     return known
@@ -294,15 +293,15 @@ def _describe(
 
 _NO_SHAPES = "no shapes in the NVTX range: torch.autograd.profiler.emit_nvtx(record_shapes=True)"
 _OPERANDS_IN_NAME = {OpClass.MATMUL, OpClass.ATTENTION, OpClass.CONVOLUTION}
-_CAUSAL_ARGUMENT = {
-    "aten::_scaled_dot_product_flash_attention": 4,
-    "aten::_scaled_dot_product_flash_attention_backward": 11,
-    "aten::_flash_attention_forward": 8,
-    "aten::_flash_attention_backward": 11,
-    "flash_attn::_flash_attn_forward": 5,
-    "flash_attn::_flash_attn_backward": 11,
+_FLASH_ARGUMENTS: dict[str, tuple[int, int | None]] = {
+    "aten::_scaled_dot_product_flash_attention": (4, None),
+    "aten::_scaled_dot_product_flash_attention_backward": (11, 5),
+    "aten::_flash_attention_forward": (8, None),
+    "aten::_flash_attention_backward": (11, 5),
+    "flash_attn::_flash_attn_forward": (5, None),
+    "flash_attn::_flash_attn_backward": (11, 5),
 }
-"""Position of `is_causal` among the arguments of operators that run flash attention's kernels."""
+"""Positions of `is_causal` and of the log-sum-exp (always fp32) among the arguments of flash attention's operators."""
 _FLASH = re.compile(
     r"flash_(?:fwd_kernel|bwd_dq_dk_dv_loop_seqk_parallel_kernel)<.*?> ?, (?:true|false|\(bool\)[01]), "
     r"(true|false|\(bool\)[01])\b"

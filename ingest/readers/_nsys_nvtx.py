@@ -59,9 +59,8 @@ def read_ranges(db: Database, strings: pl.DataFrame, issues: Issues) -> Ranges:
     by_type = {str(t): n for t, n in raw["eventType"].value_counts().sort("eventType").iter_rows()}
     text_and_id = len(raw) - raw["text"].null_count(), len(raw) - raw["textId"].null_count()
     names = raw.join(strings, left_on="textId", right_on="id", how="left", maintain_order="left")
-    names = names.join(
-        strings.rename({"value": "json"}), left_on="jsonTextId", right_on="id", how="left", maintain_order="left"
-    )
+    payloads = strings.rename({"value": "json"})
+    names = names.join(payloads, left_on="jsonTextId", right_on="id", how="left", maintain_order="left")
     raw = names.with_columns(
         pl.coalesce("text", "value").alias("name"),
         pl.coalesce("jsonText", "json").alias("jsonText"),

@@ -342,6 +342,7 @@ def test_the_name_of_a_flash_kernel_tells_its_mask(tmp_path, causal, share):
     row = trace.ops.row(0, named=True)
     assert row["op_class"] == "attention"
     assert row["flops"] == pytest.approx(share * 4 * 2 * 4 * 128 * 128 * 64, rel=0.01)
+    assert row["bytes"] == 4 * (2 * 128 * 4 * 64) * 2  # queries, keys, values and output in bf16
 
 
 # ---------------------------------------------------------------- collectives
