@@ -8,7 +8,7 @@ every event.
 import gzip
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -90,6 +90,17 @@ class Line:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    def where(self, keep: NDArray[np.bool_]) -> "Line":
+        """The line with some of its events."""
+        return replace(
+            self,
+            kind=self.kind[keep],
+            offset_ps=self.offset_ps[keep],
+            duration_ps=self.duration_ps[keep],
+            ints={name: column[keep] for name, column in self.ints.items()},
+            texts={name: (codes[keep], values) for name, (codes, values) in self.texts.items()},
+        )
 
     def numbers(self, name: str) -> Ints:
         """A statistic as numbers, MISSING where there is none."""

@@ -37,10 +37,14 @@ class Clock:
         lines = (line for plane in planes for line in plane.lines if len(line))
         return cls(min((line.timestamp_ns for line in lines if line.timestamp_ns > _ABSOLUTE_NS), default=None))
 
+    def shifted_ns(self, line: Line) -> int:
+        """Start of a line since the origin."""
+        shift = self.origin_unix_ns if self.origin_unix_ns and line.timestamp_ns > _ABSOLUTE_NS else 0
+        return line.timestamp_ns - shift
+
     def starts_ps(self, line: Line) -> Ints:
         """Start of each event since the origin, ps."""
-        shift = self.origin_unix_ns if self.origin_unix_ns and line.timestamp_ns > _ABSOLUTE_NS else 0
-        return (line.timestamp_ns - shift) * 1000 + line.offset_ps
+        return self.shifted_ns(line) * 1000 + line.offset_ps if len(line) else line.offset_ps
 
 
 def to_ns(ps: Ints) -> Ints:

@@ -231,8 +231,8 @@ def stated_cost(stats: Mapping[str, Value], opcode: str, op_class: OpClass) -> C
     moved = number(stats.get("bytes_accessed"))
     if not flops and not moved and op_class not in (OpClass.COPY, OpClass.COLLECTIVE) and opcode not in hlo.FREE:
         stated = flops is not None or moved is not None
-        note = "the compiler states no cost (0 FLOPs, 0 bytes)" if stated else "no cost in the trace"
-        return Cost(flops=None, bytes=None, note=note)
+        why = "the compiler states no cost (0 FLOPs, 0 bytes)" if stated else "no cost in the trace"
+        return Cost(flops=None, bytes=None, note=why)
     hbm = _hbm_bytes(stats.get("memory_access_breakdown"))
     note = None if flops is not None or moved is None else "FLOPs are not stated"
     return Cost(flops=flops, bytes=moved if hbm is None else hbm, note=note)

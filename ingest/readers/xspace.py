@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tracegap.models.ops import OpClass
 NAME = "xspace"
 
 _HOST = re.compile(r"^/host:(?!metadata$|CUPTI$|ROCTRACER$|tfstreamz$)")
+_FAR_PS = 10**18  # eleven days
 _STEP_LINES = ("Steps", "Sparse Core Steps")
 _UTF8_REPLACEMENT = b"\xef\xbf\xbd"
 
@@ -70,8 +72,8 @@ def trace_of(space: Space, issues: Issues | None = None) -> Trace:
     """The tables of a decoded XSpace, wherever it came from."""
     issues = issues if issues is not None else Issues()
     _report(space, issues)
-    planes = space.planes
-    clock = Clock.of(planes)
+    clock = Clock.of(space.planes)
+    planes = [_sound(plane, clock, issues) for plane in space.planes]
     hosts = [plane for plane in planes if _HOST.match(plane.name)]
     work = {id(line): mask for plane in hosts for line in plane.lines if (mask := xla.cpu_work(plane, line)).any()}
     host = read_host(hosts, clock, work)
@@ -140,16 +142,38 @@ def _report(space: Space, issues: Issues) -> None:
                 where=f"{plane.name} {line.name}",
                 count=line.aggregated,
             )
-            issues.add(
-                "negative_duration",
-                "events of negative length",
-                where=f"{plane.name} {line.name}",
-                count=int((line.duration_ps < 0).sum()),
-                severity="data_loss",
-            )
             if is_unknown(plane, line):
                 message = "lines of device planes whose meaning is not known are left out"
                 issues.add("unknown_line", message, where=f"{plane.name} {line.name}")
+
+
+def _sound(plane: Plane, clock: Clock, issues: Issues) -> Plane:
+    """The plane without events that cannot be: of negative length, or further from the origin than a profile lasts."""
+    lines = []
+    for line in plane.lines:
+        negative = line.duration_ps < 0
+        far = (
+            (np.abs(line.offset_ps) > _FAR_PS)
+            | (line.duration_ps > _FAR_PS)
+            | (abs(clock.shifted_ns(line)) > _FAR_PS // 1000)
+        )
+        where = f"{plane.name} {line.name}"
+        issues.add(
+            "negative_duration",
+            "events of negative length",
+            where=where,
+            count=int(negative.sum()),
+            severity="data_loss",
+        )
+        issues.add(
+            "bad_time",
+            "events at impossible times",
+            where=where,
+            count=int((far & ~negative).sum()),
+            severity="data_loss",
+        )
+        lines.append(line.where(~(far | negative)) if (far | negative).any() else line)
+    return replace(plane, lines=lines)
 
 
 _PROPERTIES: dict[str, tuple[str, int]] = {
