@@ -13,7 +13,11 @@ import yaml
 from tracegap.ingest.errors import TraceError
 
 NAMES = ("manifest.toml", "manifest.yaml", "manifest.yml", "manifest.json")
-_SECRET = re.compile(r"token|secret|passw|api_?key|credential|private_?key|access_?key|auth", re.IGNORECASE)
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
+_SECRET = re.compile(
+    r"\b(token|secret|password|passwd|passphrase|pwd|credentials?|auth|authorization|bearer|cookie|apikey"
+    r"|(api|private|access|secret|ssh|signing|encryption) key)\b"
+)  # in the words of a key: `tokens_per_step`, `tokenizer` and `author` are no secrets
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +65,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def without_secrets(config: dict[str, Any]) -> dict[str, Any]:
     """The same configuration with values of keys that name a secret removed."""
-    return {k: "(removed)" if _SECRET.search(k) else v for k, v in config.items()}
+    return {k: "(removed)" if _SECRET.search(" ".join(_WORDS.findall(k)).lower()) else v for k, v in config.items()}
 
 
 def find(folder: Path) -> Path | None:

@@ -37,7 +37,7 @@ class State(StrEnum):
     IDLE = "idle"
 
 
-STATE_OF_CLASS = {c: State.COMPUTE for c in OpClass} | {
+STATE_OF_CLASS = dict.fromkeys(OpClass, State.COMPUTE) | {
     OpClass.COLLECTIVE: State.EXPOSED_COMM,
     OpClass.COPY: State.EXPOSED_COPY,
     OpClass.MEMSET: State.EXPOSED_COPY,

@@ -95,8 +95,9 @@ def explain(con: duckdb.DuckDBPyConnection, run_id: str, step: int) -> Explanati
         con,
         """
         with own as (
-            select w.step, coalesce(o.framework_op, o.name) as operation, w.share_ns
-            from op_windows w join ops o using (trace_id, op_id) join traces t using (trace_id) where t.run_id = $1
+            select w.step, coalesce(c.collective, o.framework_op, o.name) as operation, w.share_ns
+            from op_windows w join ops o using (trace_id, op_id) join traces t using (trace_id)
+            left join collectives c using (trace_id, op_id) where t.run_id = $1
         ),
         devices as (select count(distinct (trace_id, device_id)) as n from steps where run_id = $1)
         select operation, cast(round((coalesce(sum(share_ns) filter (step = $2), 0)

@@ -35,9 +35,9 @@ class Night:
     def cells(self) -> tuple[Any, ...]:
         """For a table."""
         return (
-            self.started_at,
+            self.started_at and self.started_at[:19],
             self.run_id + (" (simulated)" if self.simulated else ""),
-            self.git_commit,
+            self.git_commit and self.git_commit[:10],
             self.steps,
             None if self.step_ns is None else human_ns(self.step_ns),
             None if self.change_frac is None else f"{100 * self.change_frac:+.1f}%",

@@ -50,6 +50,7 @@ def plan_of(described: Manifest, chip_id: str | None) -> dict[str, Any]:
         described.tokens_per_step,
         ranks_per_domain=topology.get("ranks_per_domain"),
         torus=topology.get("torus"),
+        wrap=topology.get("wrap"),
     )
     return {"hardware": part, **dataclasses.asdict(result), "fits": result.fits, "memory_total": result.memory.total} | {
         "traffic": [dataclasses.asdict(t) for t in result.traffic]
