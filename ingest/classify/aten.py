@@ -5,9 +5,10 @@ be called once for each distinct tuple of arguments: a trace has few of them.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from tracegap.ingest.classify.aten_args import Args
@@ -86,11 +87,7 @@ def describe(
     if not dims:
         return Described(entry.op_class, None, None, None, "no shapes in this trace: record_shapes=True")
     args = Args(dims, types, strides, concrete, list_dtype or UNKNOWN)
-    params = {key: value(args) if callable(value) else value for key, value in entry.params.items()}
-    if in_place:
-        params["in_place"] = True
-    tensors = tuple(args.tensor(t) if isinstance(t, int) else t(args) for t in entry.tensors)
-    return _costed(entry.op_class, OpSpec(kind=entry.kind, tensors=tensors, params=params))
+    return _costed(entry.op_class, lambda: _spec(entry, args, in_place=in_place))
 
 
 def _entry(plain: str) -> tuple[Entry | None, bool]:
@@ -102,11 +99,20 @@ def _entry(plain: str) -> tuple[Entry | None, bool]:
     return None, False
 
 
-def _costed(op_class: OpClass, spec: OpSpec) -> Described:
+def _spec(entry: Entry, args: Args, *, in_place: bool) -> OpSpec:
+    params = {key: value(args) if callable(value) else value for key, value in entry.params.items()}
+    tensors = tuple(args.tensor(t) if isinstance(t, int) else t(args) for t in entry.tensors)
+    return OpSpec(kind=entry.kind, tensors=tensors, params=params | ({"in_place": True} if in_place else {}))
+
+
+def _costed(op_class: OpClass, spec: Callable[[], OpSpec]) -> Described:
     try:
-        cost = formulas.cost(spec)
+        cost = formulas.cost(spec())
     except BadShape as error:
         return Described(op_class, None, None, None, f"shapes do not fit: {error}")
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        # arguments come from a file: another release's operator of this name may have others
+        return Described(op_class, None, None, None, f"arguments are not those of the known operator: {error}")
     return Described(op_class, cost.dtype, cost.flops, cost.bytes, cost.note)
 
 
@@ -121,12 +127,12 @@ def _triton(
     op_class = kernel_class(name)
     if not dims:
         return Described(op_class, None, None, None, "no shapes in this trace: record_shapes=True")
-    args = Args(dims, types, strides, concrete)
-    visited = 1
-    for position in range(args.count):
-        value = args.value(position)
-        if type(value) is int and args.tensor(position) is None:
-            visited *= value
-    params = {"iterations": visited if args.has_values and visited > 1 else None}
+    return _costed(op_class, lambda: _buffers(Args(dims, types, strides, concrete)))
+
+
+def _buffers(args: Args) -> OpSpec:
+    """All tensors of a compiled kernel; its integers are the extents that it visits."""
     tensors = tuple(args.tensor(i) for i in range(args.count))
-    return _costed(op_class, OpSpec(kind="buffers", tensors=tensors, params=params))
+    values = (args.value(i) for i, t in enumerate(tensors) if t is None)
+    visited = prod(v for v in values if type(v) is int)
+    return OpSpec(kind="buffers", tensors=tensors, params={"iterations": visited if visited > 1 else None})

@@ -82,7 +82,7 @@ def rotary_embedding(spec: OpSpec) -> Cost:
 
     Tables of cosines are read once where they are not larger than what is rotated.
     """
-    rotated = spec.tensors[0]
+    rotated = spec.tensors[0] if spec.tensors else None
     if not isinstance(rotated, tuple):
         raise BadShape(f"{spec.kind}: a list of rotated tensors comes first")
     n = sum(elements(t) for t in rotated)

@@ -73,7 +73,8 @@ def scatter(spec: OpSpec) -> Cost:
     Tensors: source or None, indices. Params: `dtype` of the target when there is no source, `adds` (places are read as
     well, one FLOP each).
     """
-    source, index = spec.tensors[0], tensor(spec, 1)
+    index = tensor(spec, 1)
+    source = spec.tensors[0]
     n = elements(tensor(spec, 0)) if source is not None else elements(index)
     dtype = tensor(spec, 0).dtype if source is not None else str(spec.params["dtype"])
     adds = bool(spec.params.get("adds"))
