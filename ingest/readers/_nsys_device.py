@@ -47,6 +47,7 @@ _OWN = {
     GRAPH: ("graphId", "graphExecId"),
 }
 """Tables of device work in the order in which operations are numbered, and the columns of their own."""
+_LONGEST_NS = 10 * 10**9  # what runs past its stream's next start for longer than this is not believed
 
 
 @dataclass(slots=True)
@@ -79,6 +80,33 @@ def read_device_work(db: Database, issues: Issues) -> DeviceWork:
         where = f"{found['table'][0]} row {found['source_row'][0]}" if len(found) else ""
         issues.add(code, message, where=where, count=len(found), severity="data_loss")
     return DeviceWork(frame.filter(~lost & (pl.col("end") >= pl.col("start"))), rows)
+
+
+def cut_impossible(frame: pl.DataFrame, host: list[tuple[int, int]], issues: Issues) -> pl.DataFrame:
+    """Cuts work that would outlast the recording by its whole length, at the next start on its stream.
+
+    `host` are the first start and last end of host tables. Kernels of a stream may truly overlap (graphs, programmatic
+    launches): a smaller overlap is left as it is.
+    """
+    lane = ["process", "deviceId", "streamId"]
+    frame = frame.with_columns(pl.col("start").shift(-1).over(lane, order_by="start").alias("following"))
+    runs_on = (pl.col("end") > pl.col("following")) & (pl.col("following") > pl.col("start"))
+    runs_on = runs_on.fill_null(value=False)
+    if not len(frame.filter(runs_on)):
+        return frame.drop("following")
+    first = min([int(frame["start"].to_numpy().min()), *(start for start, _ in host)])
+    sound_ends = frame.filter(~runs_on)["end"]
+    last = max([int(sound_ends.to_numpy().max()), *(end for _, end in host)]) if len(sound_ends) else first
+    impossible = runs_on & (pl.col("end") - last > max(last - first, _LONGEST_NS))
+    cut = frame.filter(impossible)
+    issues.add(
+        "impossible_duration",
+        "device work that would outlast the whole recording; cut where the next on its stream starts",
+        where=f"{cut['table'][0]} row {cut['source_row'][0]}" if len(cut) else "",
+        count=len(cut),
+        severity="data_loss",
+    )
+    return frame.with_columns(pl.when(impossible).then("following").otherwise("end").alias("end")).drop("following")
 
 
 def with_launches(frame: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

@@ -88,8 +88,8 @@ def read_ranges(db: Database, strings: pl.DataFrame, issues: Issues) -> Ranges:
         count=len(never_closed),
     )
     issues.add(
-        "negative_duration",
-        "records that end before they start were set aside",
+        "negative_range",
+        "ranges that end before they start were set aside",
         where=_first_name(negative),
         count=len(negative),
         severity="data_loss",

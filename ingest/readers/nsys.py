@@ -84,11 +84,13 @@ def _read(db: Database) -> Trace:
     ranges = read_ranges(db, strings, issues)
     spans = _host_spans(db, strings, issues)
     work = device.read_device_work(db, issues)
+    host_spans = [(_least(f["start"]), _most(f["end"])) for f in (spans, ranges.frame) if len(f)]
+    work.frame = device.cut_impossible(work.frame, host_spans, issues)
     events, parents = _host_events(spans, ranges)
     first_range = len(spans)
 
-    last = [f["end"].max() for f in (spans, ranges.frame, work.frame) if len(f)]
-    marks, step_rows = step_marks(ranges, max((int(str(t)) for t in last), default=0), issues)
+    ends = [end for _, end in host_spans] + ([_most(work.frame["end"])] if len(work.frame) else [])
+    marks, step_rows = step_marks(ranges, max(ends, default=0), issues)
     steps = [first_range + r for r in step_rows]
     events = events.with_columns(
         pl.when(pl.col("row").is_in(steps)).then(pl.lit("step")).otherwise("kind").alias("kind")
@@ -136,6 +138,14 @@ def _read(db: Database) -> Trace:
         facts=_facts(db, ranges, work, frame),
         issues=issues,
     )
+
+
+def _least(times: pl.Series) -> int:
+    return int(times.to_numpy().min())
+
+
+def _most(times: pl.Series) -> int:
+    return int(times.to_numpy().max())
 
 
 def _host_spans(db: Database, strings: pl.DataFrame, issues: Issues) -> pl.DataFrame:
@@ -267,5 +277,7 @@ def _facts(db: Database, ranges: Ranges, work: device.DeviceWork, frame: pl.Data
         "nvtx_by_eventType": ranges.by_type,
         "nvtx_text/textId": list(ranges.text_and_id),
         "nvtx_closed_ranges": [len(closed), int((closed["end"] - closed["start"]).sum())],
+        "open": ranges.open.sort("start")["name"].to_list(),
+        "graph_node_kernels": len(kernels.filter(pl.col("graphNodeId").fill_null(0) != 0)),
         "gpus": meta.gpus_of(db),
     }

@@ -466,10 +466,41 @@ def test_records_without_sound_times_are_set_aside_and_counted(tmp_path):
         nvtx=(NVTX, [pushed(10, 5, "backwards"), pushed(10, None, "open")]),
     )
     assert trace.ops.select("start_ns", "dur_ns").rows() == [(100, 100), (400, 0)]  # a length of zero is sound
-    assert codes(trace) == {"lost_timestamp": 2, "negative_duration": 2, "open_range": 1, "open_call": 1}
+    assert codes(trace) == {
+        "lost_timestamp": 2, "negative_duration": 1, "negative_range": 1, "open_range": 1, "open_call": 1,
+    }  # fmt: skip
     assert trace.issues.lost_data
     assert trace.facts["device_records"]["CUPTI_ACTIVITY_KIND_KERNEL"] == 5
     assert len(trace.host_events) == 5
+    assert trace.facts["open"] == ["open"]
+
+
+def test_work_that_would_outlast_the_recording_is_cut_at_the_next_start(tmp_path):
+    hour = 3600 * 10**9
+    trace = read(
+        tmp_path,
+        kernel=(
+            KERNEL,
+            [kernel(100, hour, 1), kernel(300, 400, 2), kernel(350, 500, 3), kernel(100, 600, 4, stream=8)],
+        ),
+    )
+    # the third starts within the second, as programmatic launches do: that is left alone
+    assert trace.ops["dur_ns"].to_list() == [200, 100, 150, 500]
+    assert codes(trace)["impossible_duration"] == 1
+    assert trace.issues.lost_data
+
+
+def test_kernels_of_a_graph_share_their_launch(tmp_path):
+    nodes = [(*kernel(100 * i, 100 * i + 50, 1)[:-1], i) for i in (1, 2, 3)]
+    trace = read(
+        tmp_path,
+        kernel=(KERNEL, [*nodes, kernel(500, 510, 2)]),
+        runtime=(RUNTIME, [launch(10, 20, 1), launch(30, 40, 2)]),
+        nvtx=(NVTX, [pushed(5, 25, "decode 0"), pushed(28, 45, "sample")]),
+    )
+    assert trace.ops["launch_ns"].to_list() == [10, 10, 10, 30]
+    assert trace.ops["module"].to_list() == ["decode 0"] * 3 + ["sample"]
+    assert trace.facts["graph_node_kernels"] == 3
 
 
 def test_waits_without_their_api_call_are_kept(tmp_path):
