@@ -81,7 +81,7 @@ class Args:
         return promote(tensors) if tensors else None
 
     def number_result(self, position: int, number: int) -> str | None:
-        """Dtype of integers combined with a Python number at another position: fp32 for a float; None = the tensors'."""
+        """Dtype of integers with a Python number at another position: fp32 for a float; None = the tensors' own."""
         is_float = _get(self.types, number) == "double" or isinstance(self.value(number), float)
         by_value = is_float and self.tensor(number) is None
         return self.float_result(position) if by_value else None

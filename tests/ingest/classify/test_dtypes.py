@@ -33,7 +33,7 @@ def test_what_is_no_dtype(name: str) -> None:
 # numbers of torch's c10/core/ScalarType.h
 @pytest.mark.parametrize(
     ("number", "ours"),
-    [(0, "uint8"), (4, "int64"), (5, "fp16"), (6, "fp32"), (7, "fp64"), (8, None), (11, "bool"), (15, "bf16"), 
+    [(0, "uint8"), (4, "int64"), (5, "fp16"), (6, "fp32"), (7, "fp64"), (8, None), (11, "bool"), (15, "bf16"),
      (24, "fp8"), (44, "fp8"), (45, "fp4"), (-1, None), (99, None)],
 )  # fmt: skip
 def test_scalar_types(number: int, ours: str | None) -> None:
