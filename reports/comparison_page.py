@@ -39,7 +39,8 @@ def _buckets(c: dict[str, Any]) -> pl.DataFrame:
         bucket = BY_COLUMN[column]
         rows.append(
             {
-                "title": bucket.title, "meaning": bucket.meaning, "before_ns": before[column], "after_ns": after[column],
+                "title": bucket.title, "meaning": bucket.meaning,
+                "before_ns": before[column], "after_ns": after[column],
                 "delta_ns": delta, "from_ns": at, "to_ns": at + delta, "change": people.signed_duration(delta),
                 "group": "slower" if delta > 0 else "faster" if delta < 0 else "no change",
                 "before": people.duration(before[column]), "after": people.duration(after[column]),

@@ -16,7 +16,8 @@ def verdict_words(c: dict[str, Any]) -> str:
 
 def headline(c: dict[str, Any]) -> str:
     """The verdict, and what most of the difference is."""
-    said = f"A step took {people.duration(c['before_ns'])} and takes {people.duration(c['after_ns'])} now: {verdict_words(c)}."
+    said = f"A step took {people.duration(c['before_ns'])} and takes {people.duration(c['after_ns'])} now: "
+    said += f"{verdict_words(c)}."
     main = main_cause(c) if c["verdict"] != "same" else None
     if main is not None:
         said += f" {people.signed_duration(main['delta_ns'])} of it: {main['what']}."
@@ -38,7 +39,7 @@ def main_cause(c: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def first_fix(c: dict[str, Any]) -> tuple[str, int] | None:
-    """What to undo first, and what that saves at most in ns; None where nothing got slower that a configuration line explains."""
+    """What to undo first, and what that saves at most, ns; None where no configuration line explains it."""
     changed = {line["key"]: line for line in c["config"]}
     for cause in sorted(c["causes"], key=lambda k: -k["delta_ns"]):
         keys = [k for k in cause["config"] if k in changed]

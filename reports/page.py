@@ -105,7 +105,8 @@ def _script_json(value: Any) -> Markup:
 @functools.cache
 def _bundle() -> Markup:
     """Vega, Vega-Lite and vega-embed as one script."""
-    return Markup(vl_convert.javascript_bundle(vl_version=VEGA_LITE).replace("</script", "<\\/script"))  # noqa: S704
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", VEGA_LITE)
+    return Markup(script.replace("</script", "<\\/script"))  # noqa: S704
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What a section of a page is made of: queries, their rows as charts and tables, and a sentence that says what they mean."""
+"""What a section of a page is made of: queries, their rows as charts and tables, and a sentence on what they mean."""
 
 import re
 from collections.abc import Callable, Sequence

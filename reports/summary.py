@@ -45,8 +45,8 @@ typical as (
     where g.run_id = $run_id and r.place between (r.steps + 1) // 2 and r.steps // 2 + 1
 )
 """
-"""Common table expressions: `typical` has the rows of `step_gap` that stand for the run. They are the median step by wall
-time (mean over devices) of the complete ones; of all, where none is complete. Its mean is what pages and comparisons show."""
+"""Common table expressions: `typical` has the rows of `step_gap` that stand for the run, the median step by wall time
+(mean over devices) of the complete ones; of all, where none is complete. Pages and comparisons show their mean."""
 
 _STEP = f"""
 with {TYPICAL}
@@ -112,8 +112,8 @@ class Summary:
     steps: int
     """Complete steps; averages and medians are over these."""
     step: dict[str, Any] | None
-    """Columns of `step_gap` of the median step, mean over its devices; buckets in whole ns that add up to `wall_ns`. None
-    where the run has no step."""
+    """Columns of `step_gap` of the median step, mean over its devices; buckets in whole ns that add up to `wall_ns`.
+    None where the run has no step."""
     findings: list[dict[str, Any]] = field(default_factory=list)
     """Rows of `findings`, the largest saving first."""
     no_minimum_because: str | None = None
@@ -171,14 +171,14 @@ class Summary:
     def opening(self) -> str:
         """How long a step takes and should take."""
         if self.step is None:
-            return f"No device work was found in the traces of this run, so there is no step to account for. {RECORD_DEVICES}"
+            return f"The traces of this run hold no device work, so there is no step to account for. {RECORD_DEVICES}"
         said = f"A step takes {people.duration(self.step_ns)}. "
         if self.minimum_ns is None:
             said += f"What it should take is not known: {self.no_minimum_because}. "
         elif self.unknown_frac >= 0.5:
             said += (
-                f"For {people.percent(self.unknown_frac)} of it the traces do not tell what it should cost; the rest needs"
-                f" at least {people.duration(self.minimum_ns)}. "
+                f"For {people.percent(self.unknown_frac)} of it the traces do not tell what it should cost; the rest"
+                f" needs at least {people.duration(self.minimum_ns)}. "
             )
         else:
             said += (

@@ -133,4 +133,5 @@ def _config(c: dict[str, Any], all_config: bool) -> Iterable[str]:
         yield f"config  {line['key']}: {shown(line['before'])} → {shown(line['after'])}"
     others = len(c["config"]) - len(lines)
     if others:
-        yield f"        {people.plural(others, 'other line')} {'differs' if others == 1 else 'differ'}: run with --config"
+        verb = "differs" if others == 1 else "differ"
+        yield f"        {people.plural(others, 'other line')} {verb}: run with --config"

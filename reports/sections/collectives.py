@@ -13,11 +13,13 @@ SHOWN = 2_000
 SQL = """
 with groups as (
     select
-        coalesce(collective, 'unknown kind') as collective, group_size, message_bytes, any_value(bandwidth_over) as bandwidth_over,
+        coalesce(collective, 'unknown kind') as collective, group_size, message_bytes,
+        any_value(bandwidth_over) as bandwidth_over,
         count(*) as calls,
         median(busbw_gb_per_s) as busbw_gb_per_s,
         median(busbw_gb_per_s / efficiency_frac) as predicted_gb_per_s,
-        sum(dur_ns) as time_ns, sum(exposed_ns) as exposed_ns, sum(wait_ns) as wait_ns, sum(predicted_ns) as predicted_ns,
+        sum(dur_ns) as time_ns, sum(exposed_ns) as exposed_ns,
+        sum(wait_ns) as wait_ns, sum(predicted_ns) as predicted_ns,
         mode(predicted_by) as predicted_by,
         row_number() over (order by sum(dur_ns) desc, collective, message_bytes) as place
     from collective_gap
@@ -55,7 +57,9 @@ own as (
     select rank, sum(wait_ns / steps) as wait_per_step_ns from waits group by rank
 ),
 caused as (
-    select last_rank as rank, sum(wait_ns / steps / nullif(ranks - 1, 0)) as caused_per_step_ns from waits group by last_rank
+    select last_rank as rank, sum(wait_ns / steps / nullif(ranks - 1, 0)) as caused_per_step_ns
+    from waits
+    group by last_rank
 )
 select
     rank // $ranks_per_bar * $ranks_per_bar as rank,
@@ -101,8 +105,8 @@ def build(ctx: Context) -> Section:
             chart=_chart(drawn) if len(drawn) else None,
             alt="Bus bandwidth by message size: "
             + "; ".join(
-                f"{r['collective']} of {people.size(r['message_bytes'])}: {people.gb_per_s(r['busbw_gb_per_s'])} measured,"
-                f" {people.gb_per_s(r['predicted_gb_per_s'])} predicted"
+                f"{r['collective']} of {people.size(r['message_bytes'])}: "
+                f"{people.gb_per_s(r['busbw_gb_per_s'])} measured, {people.gb_per_s(r['predicted_gb_per_s'])} predicted"
                 for r in drawn.head(6).to_dicts()
             )
             + ".",
@@ -130,7 +134,8 @@ def build(ctx: Context) -> Section:
     if len(waits.rows) > 1:
         last = waits.rows.sort("caused_per_step_ns", descending=True).row(0, named=True)
         if last["caused_per_step_ns"]:
-            sentence += f" Rank {last['rank']} holds the others up the most: {people.duration(last['caused_per_step_ns'])} a step each."
+            held = people.duration(last["caused_per_step_ns"])
+            sentence += f" Rank {last['rank']} holds the others up the most: {held} a step each."
         figures.append(
             Figure(
                 title="Waiting for the last rank to arrive, by rank",
@@ -187,7 +192,8 @@ def _chart(drawn: pl.DataFrame) -> alt.TopLevelMixin:
     )
     predicted = shown.drop_nulls("predicted_gb_per_s")
     if predicted.is_empty():
-        return measured.properties(width="container", height=280)
+        alone: alt.TopLevelMixin = measured.properties(width="container", height=280)
+        return alone
     ticks = base.mark_tick(orient="horizontal", size=22, thickness=3).encode(y=y_predicted).properties(data=predicted)
     between = (
         base.mark_rule(opacity=0.4, strokeDash=[2, 2]).encode(y=y, y2="predicted_gb_per_s:Q").properties(data=predicted)
@@ -198,7 +204,7 @@ def _chart(drawn: pl.DataFrame) -> alt.TopLevelMixin:
 def _wait_chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
     shown = theme.say(rows, "wait_per_step_ns", people.duration, "waits a step")
     shown = theme.say(shown, "caused_per_step_ns", people.duration, "holds others up")
-    return (
+    chart: alt.TopLevelMixin = (
         alt.Chart(shown)
         .mark_bar(color=theme.ORANGE)
         .encode(
@@ -208,3 +214,4 @@ def _wait_chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
         )
         .properties(width=theme.width(len(rows)), height=180)
     )
+    return chart

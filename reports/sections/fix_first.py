@@ -15,13 +15,13 @@ def build(ctx: Context) -> Section:
     query = ctx.query(FINDINGS)
     if query.rows.is_empty():
         return Section(title=title, sentence="Nothing was found that is worth a person's look.")
-    fix = ctx.summary.first_fix
     return Section(
         title=title,
-        sentence=(
-            f"{people.plural(len(query.rows), 'finding')}, by what mending each would save of a median step at most. Savings may overlap."
-            if fix
-            else f"{people.plural(len(query.rows), 'finding')}; for none of them can the saving be said."
+        sentence=people.plural(len(query.rows), "finding")
+        + (
+            ", by what mending each would save of a median step at most. Savings may overlap."
+            if ctx.summary.first_fix
+            else "; for none of them can the saving be said."
         ),
         figures=[
             Figure(

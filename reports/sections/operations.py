@@ -29,7 +29,7 @@ minimums as (
 costed as (
     select
         g.*, c.device_steps,
-        -- What would be gone from the step if the operation met its bound; what is hidden behind other work costs nothing.
+        -- What would be gone from the step if the operation met its bound; hidden behind other work it costs nothing.
         case when g.op_class in ('copy', 'memset') then g.share_ns
              when g.op_class = 'collective' then g.share_ns - coalesce(m.ns, 0)
              else g.share_ns - g.t_min_ns end as lost_ns
@@ -56,7 +56,9 @@ groups as (
 placed as (
     select
         *,
-        row_number() over (order by coalesce(lost_ns, 0) + coalesce(unknown_ns, 0) desc, time_ns desc, name, dtype, framework_op) as place
+        row_number() over (
+            order by coalesce(lost_ns, 0) + coalesce(unknown_ns, 0) desc, time_ns desc, name, dtype, framework_op
+        ) as place
     from groups
 )
 select
@@ -102,10 +104,10 @@ def build(ctx: Context) -> Section:
     total = int(rows["time_ns"].sum())
     known = int((rows["modelled_frac"] * rows["time_ns"]).sum())
     worst = rows.drop_nulls("lost_per_step_ns").sort("lost_per_step_ns", descending=True).head(1).to_dicts()
+    calls, names = int(rows["calls"].sum()), int(rows["names"].sum())
     sentence = (
-        f"{people.plural(int(rows['calls'].sum()), 'operation')} under {people.plural(int(rows['names'].sum()), 'name')}"
-        f" took {people.duration(total)} of device time in all; what they should cost is known for {people.percent(known / total if total else 0)}"
-        " of it. "
+        f"{people.plural(calls, 'operation')} of {people.plural(names, 'kind')} took {people.duration(total)} of device"
+        f" time in all; what they should cost is known for {people.percent(known / total if total else 0)} of it. "
     )
     todo = ""
     if worst and (worst[0]["lost_per_step_ns"] or 0) > 0:

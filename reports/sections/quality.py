@@ -114,7 +114,8 @@ def build(ctx: Context) -> Section:
                 Column("share_frac", "of compute", people.percent),
                 Column("cost_note", "most frequent note", _dash),
             ),
-            note="trace: the profiler said so; hlo: from the compiled program; shapes: a formula over recorded shapes; none: unknown.",
+            note="trace: the profiler said so; hlo: from the compiled program; shapes: a formula over recorded shapes;"
+            " none: unknown.",
         ),
         Figure(
             title="Hardware: which part, how it was recognised, and the peaks used",
@@ -149,7 +150,7 @@ def build(ctx: Context) -> Section:
                     "no statement across ranks is finer than this",
                 ),
             ),
-            note="Clocks are aligned on the completions of collectives; unknown = not aligned (one rank, or none that match).",
+            note="Clocks are aligned on the completions of collectives; unknown: not aligned (one rank, or no match).",
         ),
     ]
     if len(diagnostics.rows):
@@ -174,4 +175,4 @@ def build(ctx: Context) -> Section:
 
 
 def _dash(value: str | None) -> str:
-    return "–" if not value else value
+    return value or "–"

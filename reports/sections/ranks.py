@@ -31,8 +31,12 @@ group by rank // $ranks_per_cell, step // $steps_per_cell
 order by rank, step
 """
 _SPAN = """
-select count(distinct rank) as ranks, coalesce(max(rank) - min(rank) + 1, 1) as rank_span, coalesce(max(step) - min(step) + 1, 1) as step_span
-from step_gap where run_id = $run_id
+select
+    count(distinct rank) as ranks,
+    coalesce(max(rank) - min(rank) + 1, 1) as rank_span,
+    coalesce(max(step) - min(step) + 1, 1) as step_span
+from step_gap
+where run_id = $run_id
 """
 
 
@@ -57,7 +61,7 @@ def build(ctx: Context) -> Section:
         .sort("behind_ns", descending=True)
     )
     worst, behind = by_rank.row(0)
-    sentence = "Colour is a rank's own time (the step without exposed communication) against the median of the ranks in that step. "
+    sentence = "Colour: a rank's own time (the step without exposed communication) against the median of the ranks. "
     sentence += (
         f"Rank {worst} is the slowest: {people.duration(behind)} behind in its median step."
         if behind > 0
@@ -92,7 +96,7 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
     shown = theme.say(rows, "behind_ns", people.signed_duration, "behind the median")
     shown = theme.say(shown, "own_ns", people.duration, "own time")
     most = max(1, *(abs(int(v)) for v in rows["behind_ns"]))
-    return (
+    chart: alt.TopLevelMixin = (
         alt.Chart(shown)
         .mark_rect()
         .encode(
@@ -108,3 +112,4 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
         )
         .properties(width=theme.width(rows["step"].n_unique()), height=max(120, min(420, 24 * rows["rank"].n_unique())))
     )
+    return chart

@@ -16,7 +16,8 @@ with costed as (
         name, op_class, dtype, trace_id, device_id, flops, bytes,
         sum(dur_ns) as time_ns, count(*) as calls, sum(t_min_ns) as min_ns
     from op_gap
-    where run_id = $run_id and flops > 0 and bytes > 0 and dur_ns > 0 and op_class not in ('collective', 'copy', 'memset')
+    where run_id = $run_id and flops > 0 and bytes > 0 and dur_ns > 0
+        and op_class not in ('collective', 'copy', 'memset')
     group by all
 ),
 groups as (
@@ -97,11 +98,11 @@ def build(ctx: Context) -> Section:
             todo="No shapes in this trace: record with record_shapes=True (torch.profiler) or keep the HLO (XSpace).",
         )
     parts = ctx.query(_WITHOUT).rows.to_dicts()[0]
+    drawn, flopless, unknown = (people.percent(parts[f"{k}_frac"]) for k in ("drawn", "no_arithmetic", "unknown"))
     sentence = (
-        f"Each bubble is an operation, its area the time it takes: {people.percent(parts['drawn_frac'])} of compute time is here."
-        f" {people.percent(parts['no_arithmetic_frac'])} does no arithmetic and {people.percent(parts['unknown_frac'])} has no known"
-        " cost; neither has a place on this chart. A bubble far below the line above it could be faster; above the line means that"
-        " a peak or a count is wrong, or that data came from cache."
+        f"Each bubble is an operation, its area the time it takes: {drawn} of compute time is here. {flopless} does no"
+        f" arithmetic and {unknown} has no known cost; neither has a place on this chart. A bubble far below the line"
+        " above it could be faster; one above the line means that a peak or a count is wrong, or that data came from cache."
     )
     todo = (
         ""
@@ -189,23 +190,21 @@ def _chart(operations: pl.DataFrame, ceilings: pl.DataFrame) -> alt.TopLevelMixi
                 "reached:N",
                 "of its bound:N",
             ],
-        )  # fmt: skip
+        )
     )
     if ceilings.is_empty():
-        return bubbles.properties(width="container", height=380)
+        alone: alt.TopLevelMixin = bubbles.properties(width="container", height=380)
+        return alone
     lines = alt.Chart(ceilings.select("name", "flops_per_byte", "flops_per_s")).mark_line(
         color="currentColor", strokeWidth=1.5
     )
     lines = lines.encode(x=x, y=y, detail="name:N", tooltip=["name:N"])
     ends = pl.DataFrame(
-        [
-            {
-                "flops_per_byte": float(ceilings["flops_per_byte"].max()),
-                "flops_per_s": p,
-                "label": f"{n}: {people.flops_per_s(p)}",
-            }  # type: ignore[arg-type]
-            for n, p in _peaks(ceilings)
-        ]
+        {
+            "flops_per_byte": [ceilings["flops_per_byte"].max()] * len(_peaks(ceilings)),
+            "flops_per_s": [peak for _, peak in _peaks(ceilings)],
+            "label": [f"{name}: {people.flops_per_s(peak)}" for name, peak in _peaks(ceilings)],
+        }
     )
     labels = alt.Chart(ends).mark_text(align="right", baseline="bottom", dy=-3).encode(x=x, y=y, text="label:N")
     return alt.layer(lines, bubbles, labels).properties(width="container", height=380)

@@ -28,7 +28,9 @@ with by_step as (
     where run_id = $run_id
     group by step // $steps_per_bar
 )
-select step, device_steps, wall_ns, min_wall_ns, max_wall_ns, complete, incomplete_reason, state, cast(round(ns) as bigint) as ns
+select
+    step, device_steps, wall_ns, min_wall_ns, max_wall_ns, complete, incomplete_reason, state,
+    cast(round(ns) as bigint) as ns
 from by_step
 unpivot (ns for state in (compute, exposed_comm, exposed_copy, idle))
 order by step, list_position(['compute', 'exposed_comm', 'exposed_copy', 'idle'], state)
@@ -53,16 +55,14 @@ def build(ctx: Context) -> Section:
         pl.when("complete").then(pl.lit("complete")).otherwise(pl.lit("incomplete")).alias("counted"),
     )
     bars = rows.filter(state="compute")
+    shortest, longest = _range(bars)
     left_out = bars.filter(~pl.col("complete"))
     if steps == 1:
         sentence = f"There is one step, of {people.duration(bars['wall_ns'][0])}."
     else:
-        whole = bars.filter("complete")["wall_ns"]
-        sentence = f"{people.plural(steps, 'step')}, numbers {first} to {last}. " + (
-            f"Complete ones take {people.duration(whole.min())} to {people.duration(whole.max())}."  # type: ignore[arg-type]
-            if len(whole)
-            else "None is complete."
-        )
+        whole = bars.filter("complete")
+        sentence = f"{people.plural(steps, 'step')}, numbers {first} to {last}. "
+        sentence += "Complete ones take {} to {}.".format(*_range(whole)) if len(whole) else "None is complete."
     if len(left_out):
         reasons = ", ".join(sorted({str(r) for r in left_out["incomplete_reason"].drop_nulls()})) or "no reason known"
         sentence += f" Pale bars are incomplete and left out of averages ({reasons})."
@@ -77,7 +77,7 @@ def build(ctx: Context) -> Section:
                 query=query,
                 rows=theme.say(rows, "ns", people.duration, "time"),
                 chart=_chart(rows),
-                alt=f"Bars of {len(bars)} steps, {people.duration(bars['wall_ns'].min())} to {people.duration(bars['wall_ns'].max())}.",  # type: ignore[arg-type]
+                alt=f"Bars of {len(bars)} steps, {shortest} to {longest}.",
                 columns=(
                     Column("step", "step", people.count),
                     Column("counted", "counted"),
@@ -93,12 +93,18 @@ def build(ctx: Context) -> Section:
     )
 
 
+def _range(bars: pl.DataFrame) -> tuple[str, str]:
+    """Shortest and longest of the bars, in words."""
+    walls = bars["wall_ns"].to_list()
+    return people.duration(min(walls)), people.duration(max(walls))
+
+
 def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
     shown = rows.select("step", "doing", "counted", "ns", "wall_ns", "incomplete_reason")
     shown = theme.say(theme.say(shown, "ns", people.duration, "time"), "wall_ns", people.duration, "step time")
     order = pl.DataFrame({"doing": [v[0] for v in theme.STATES.values()], "place": range(len(theme.STATES))})
     shown = shown.join(order, on="doing", how="left", maintain_order="left")
-    return (
+    chart: alt.TopLevelMixin = (
         alt.Chart(shown)
         .mark_bar()
         .encode(
@@ -111,3 +117,4 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
         )
         .properties(width=theme.width(rows["step"].n_unique()), height=230)
     )
+    return chart

@@ -15,7 +15,8 @@ ORDER = 10
 SQL = f"""
 with {TYPICAL},
 means as (
-    select avg(wall_ns) as wall_ns, count(*) as device_steps, {", ".join(f"avg({c}) as {c}" for c in COLUMNS)} from typical
+    select avg(wall_ns) as wall_ns, count(*) as device_steps, {", ".join(f"avg({c}) as {c}" for c in COLUMNS)}
+    from typical
 ),
 unpivoted as (
     select bucket, ns, list_position({list(COLUMNS)!r}, bucket) as place
@@ -25,9 +26,10 @@ unpivoted as (
 buckets as (
     select
         bucket, place,
-        cast(round(coalesce(sum(ns) over (order by place rows between unbounded preceding and 1 preceding), 0)) as bigint) as from_ns,
-        cast(round(sum(ns) over (order by place)) as bigint) as to_ns
+        cast(round(coalesce(sum(ns) over before, 0)) as bigint) as from_ns,
+        cast(round(coalesce(sum(ns) over before, 0) + ns) as bigint) as to_ns
     from unpivoted
+    window before as (order by place rows between unbounded preceding and 1 preceding)
 ),
 -- What each operation puts into the buckets; one that the window cuts counts by the part inside.
 pieces as (
@@ -35,7 +37,8 @@ pieces as (
         g.name, w.state, w.share_ns, g.t_min_ns is not null as is_modelled,
         g.t_math_ns * (w.dur_ns / nullif(g.dur_ns, 0)) as math_ns,
         g.t_min_ns * (w.dur_ns / nullif(g.dur_ns, 0)) as min_ns,
-        coalesce(c.wait_ns, 0) as wait_ns, coalesce(c.pipeline_ns, 0) as pipeline_ns, coalesce(c.minimum_ns, 0) as minimum_ns
+        coalesce(c.wait_ns, 0) as wait_ns, coalesce(c.pipeline_ns, 0) as pipeline_ns,
+        coalesce(c.minimum_ns, 0) as minimum_ns
     from op_windows w
     join op_gap g using (trace_id, op_id)
     left join comm_windows c on c.trace_id = w.trace_id and c.op_id = w.op_id and c.step = w.step
@@ -56,7 +59,8 @@ parts as (
     union all
     select name, 'idle_pipeline_ns', pipeline_ns from pieces where state = 'exposed_comm'
     union all
-    select name, 'comm_inefficiency_ns', share_ns - minimum_ns - wait_ns - pipeline_ns from pieces where state = 'exposed_comm'
+    select name, 'comm_inefficiency_ns', share_ns - minimum_ns - wait_ns - pipeline_ns
+    from pieces where state = 'exposed_comm'
     union all
     select name, 'exposed_copy_ns', share_ns from pieces where state = 'exposed_copy'
 ),
@@ -69,7 +73,9 @@ by_name as (
 inside as (
     select
         bucket,
-        list({{'name': name, 'ns': cast(round(ns) as bigint), 'calls': calls}} order by abs(ns) desc, name)[1:5] as operations,
+        list(
+            {{'name': name, 'ns': cast(round(ns) as bigint), 'calls': calls}} order by abs(ns) desc, name
+        )[1:5] as operations,
         count(*) as names
     from by_name
     group by bucket
@@ -82,6 +88,11 @@ cross join means m
 left join inside i using (bucket)
 order by b.place
 """
+
+_BEATS = (
+    "A negative part means that kernels beat their bound: a peak, a FLOP count or a byte count is wrong, or data came"
+    " from cache. It is shown as it is, so that the sum stays true."
+)
 
 
 def build(ctx: Context) -> Section:
@@ -131,12 +142,7 @@ def build(ctx: Context) -> Section:
                     Column("meaning", "what it is"),
                     Column("inside", "operations inside"),
                 ),
-                note=""
-                if rows["ns"].min() >= 0
-                else (
-                    "A negative part means that kernels beat their bound: a peak, FLOP or byte count is wrong, or data came"
-                    " from cache. It is shown as it is, so that the sum stays true."
-                ),
+                note=_BEATS if (rows["ns"] < 0).any() else "",
             )
         ],
     )

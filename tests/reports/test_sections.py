@@ -1,0 +1,290 @@
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import altair as alt
+import duckdb
+import polars as pl
+import pytest
+
+from tracegap.ingest import store
+from tracegap.reports import page, section, sections, theme
+from tracegap.reports.buckets import BUCKETS, COLUMNS
+from tracegap.reports.sections import operations, ranks, roofline, steps, waterfall
+from tracegap.reports.summary import snapshot, summarize
+
+US = 1_000
+Con = duckdb.DuckDBPyConnection
+Make = Callable[..., None]
+MODULES = page.section_modules()
+
+
+def built(con: Con, module: ModuleType, run_id: str = "job/mon") -> section.Section:
+    result: section.Section = module.build(section.Context(con, summarize(con, run_id)))
+    return result
+
+
+def chart_rows(chart: object) -> list[dict[str, object]]:
+    """All rows that a chart carries."""
+    return [row for rows in theme.finish(chart)["datasets"].values() for row in rows]  # type: ignore[arg-type]
+
+
+def test_every_file_of_the_folder_is_a_section_in_order() -> None:
+    files = {p.stem for p in Path(sections.__path__[0]).glob("*.py")} - {"__init__"}
+    assert {m.__name__.rsplit(".", 1)[1] for m in MODULES} == files
+    orders = [m.ORDER for m in MODULES]
+    assert orders == sorted(set(orders))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__.rsplit(".", 1)[1])
+class TestEverySection:
+    def test_shows_a_run(self, module: ModuleType, con: Con, make_run: Make, make_finding: Make) -> None:
+        make_run()
+        make_finding()
+        found = built(con, module)
+        assert found.title
+        assert found.sentence.endswith(".")
+        assert found.figures
+        for figure in found.figures:
+            assert figure.cells, figure.title
+            if figure.chart is not None:
+                theme.finish(figure.chart)
+                assert len(figure.alt) > 20
+
+    def test_its_query_as_shown_gives_its_rows(
+        self, module: ModuleType, con: Con, make_run: Make, make_finding: Make
+    ) -> None:
+        """Without the snapshot, from the text alone."""
+        make_run()
+        make_finding()
+        with snapshot(con, run_id="job/mon"):
+            found = built(con, module)
+        for figure in found.figures:
+            assert "$" not in figure.query.text
+            assert pl.DataFrame(con.sql(figure.query.text)).to_dicts() == figure.query.rows.to_dicts(), figure.title
+
+    def test_says_why_where_there_is_nothing(self, module: ModuleType, con: Con) -> None:
+        store.insert_row(con, "runs", {"run_id": "job/mon", "job": "job"})
+        found = built(con, module)
+        assert found.sentence.endswith(".")
+        assert all(figure.chart is None for figure in found.figures)
+
+    def test_shows_a_part_that_nobody_knows(self, module: ModuleType, con: Con, make_run: Make) -> None:
+        make_run()
+        for sql in (
+            "delete from peaks",
+            "update devices set hardware = null, hbm_bytes_per_s = null",
+            "delete from step_theory",
+        ):
+            con.execute(sql).fetchall()
+        found = built(con, module)
+        assert found.sentence
+        for figure in found.figures:
+            if figure.chart is not None:
+                theme.finish(figure.chart)
+
+
+def test_the_waterfall_is_the_account_of_the_step(con: Con, make_run: Make) -> None:
+    make_run()
+    rows = {r["bucket"]: r for r in built(con, waterfall).figures[0].query.rows.to_dicts()}
+    assert list(rows) == list(COLUMNS)
+    worked_out = {
+        "useful_math_ns": 210_100, "memory_bound_ns": 69_900, "kernel_inefficiency_ns": 130_000,
+        "unmodelled_compute_ns": 40_000, "comm_minimum_ns": 100_000, "comm_wait_ns": 40_000,
+        "comm_inefficiency_ns": 60_000, "exposed_copy_ns": 50_000, "idle_host_ns": 100_000, "idle_sync_ns": 50_000,
+        "idle_input_ns": 100_000, "idle_gap_ns": 40_000, "idle_unknown_ns": 10_000,
+    }  # fmt: skip
+    assert {b: r["ns"] for b, r in rows.items() if r["ns"]} == worked_out
+    assert sum(r["ns"] for r in rows.values()) == 1_000_000 == summarize(con, "job/mon").step_ns
+    ends = [0, *(r["to_ns"] for r in rows.values())]
+    assert [r["from_ns"] for r in rows.values()] == ends[:-1]
+
+
+def test_operations_inside_a_bucket_add_up_to_it(con: Con, make_run: Make) -> None:
+    make_run()
+    for row in built(con, waterfall).figures[0].query.rows.to_dicts():
+        if row["operations"]:
+            assert sum(o["ns"] for o in row["operations"]) == row["ns"], row["bucket"]
+
+
+def test_the_mean_over_devices_still_adds_up_in_whole_ns(con: Con, make_run: Make) -> None:
+    make_run(ranks=3)
+    con.execute(
+        "update steps set idle_host_ns = idle_host_ns + 1, idle_ns = idle_ns + 1, wall_ns = wall_ns + 1 where rank = 0"
+    )
+    rows = built(con, waterfall).figures[0].query.rows
+    summary = summarize(con, "job/mon")
+    assert summary.step is not None
+    assert rows["ns"].sum() == summary.step_ns == 1_000_000  # the mean is 1,000,000 and a third
+    assert dict(rows.select("bucket", "ns").iter_rows()) == {c: summary.step[c] for c in COLUMNS}
+
+
+def test_a_bucket_below_zero_is_drawn_and_explained(con: Con, make_run: Make) -> None:
+    make_run()
+    con.execute("update peaks set flops_per_s = flops_per_s / 4").fetchall()
+    figure = built(con, waterfall).figures[0]
+    row = next(r for r in figure.table.to_dicts() if r["bucket"] == "kernel_inefficiency_ns")
+    assert row["ns"] < 0
+    assert row["group"] == "faster than its bound"
+    assert "beat their bound" in figure.note
+    assert figure.query.rows["ns"].sum() == 1_000_000
+
+
+def test_many_kernels_are_grouped_not_cut(con: Con, make_run: Make) -> None:
+    """More names than rows: what is shown still adds up to all of the time."""
+    make_run()
+    many = pl.DataFrame(
+        {
+            "trace_id": ["job/mon-0"] * 9_000,
+            "op_id": range(1_000, 10_000),
+            "device_id": ["0"] * 9_000,
+            "stream": ["7"] * 9_000,
+            "name": [f"kernel_{i}" for i in range(9_000)],
+            "op_class": ["elementwise"] * 9_000,
+            "start_ns": range(0, 90_000_000, 10_000),
+            "dur_ns": [5_000] * 9_000,
+            "share_ns": [5_000] * 9_000,
+            "flops": [10_000_000 + i for i in range(9_000)],
+            "bytes": [10_000 + i for i in range(9_000)],
+        }
+    )
+    store.insert(con, "ops", many)
+    whole = con.execute("select sum(dur_ns) from ops").fetchall()[0][0]
+    figure = built(con, operations).figures[0]
+    assert figure.query.rows["time_ns"].sum() == whole
+    assert len(figure.query.rows) < 300
+    assert figure.chart is not None
+    bars = [r for r in chart_rows(figure.chart) if "ns" in r]
+    assert len(bars) <= section.MAX_CHART_ROWS
+    assert sum(r["ns"] for r in bars) == whole  # type: ignore[misc]
+    drawn = built(con, roofline).figures[0]
+    with_cost = con.execute("select sum(dur_ns) from ops where flops > 0 and bytes > 0").fetchall()[0][0]
+    assert drawn.query.rows["time_ns"].sum() == with_cost
+    assert len(drawn.query.rows) <= section.MAX_CHART_ROWS
+
+
+def test_lost_time_is_what_the_step_would_gain(con: Con, make_run: Make) -> None:
+    make_run()
+    lost = {r["operation"]: r["lost_per_step_ns"] for r in built(con, operations).figures[0].query.rows.to_dicts()}
+    assert lost["gemm_bf16_128x128"] == 100 * US
+    assert lost["layer_norm_kernel"] == 40 * US
+    assert lost["cached_add"] == -10 * US
+    assert lost["ncclDevKernel_AllReduce_Sum_bf16_RING"] == 100 * US  # 200 less the minimum of 100
+    assert lost["Memcpy HtoD (Pinned -> Device)"] == 50 * US
+    assert [v for v in lost.values() if v is None] == [None]  # the kernel of unknown cost
+
+
+def test_roofline_points_and_ceilings(con: Con, make_run: Make) -> None:
+    make_run()
+    rows = built(con, roofline).figures[0].query.rows
+    gemm = rows.filter(name="gemm_bf16_128x128").to_dicts()[0]
+    assert gemm["flops_per_byte"] == pytest.approx(2_000)
+    assert gemm["flops_per_s"] == pytest.approx(2e11 / 300e-6)
+    assert gemm["efficiency_frac"] == pytest.approx(2 / 3)
+    peaks = {n: max(f) for n, f in rows.filter(what="ceiling").group_by("name").agg("flops_per_s").iter_rows()}
+    assert peaks == {"bf16 matrix peak": 1e15, "vector peak": 1e14}
+    slanted = rows.filter(what="ceiling").sort("flops_per_byte").head(1).to_dicts()[0]
+    assert slanted["flops_per_s"] == pytest.approx(slanted["flops_per_byte"] * 2e12)
+
+
+def test_collectives_measured_against_predicted(con: Con, make_run: Make) -> None:
+    make_run()
+    figures = built(con, importlib.import_module("tracegap.reports.sections.collectives")).figures
+    megabyte = figures[0].query.rows.filter(message_bytes=1_000_000).to_dicts()[0]
+    # 1 MB in 160 us of transfer; all-reduce over 2 ranks moves 2 (n - 1) / n = 1 times the message.
+    assert megabyte["busbw_gb_per_s"] == pytest.approx(1e6 / 160e3)
+    assert megabyte["predicted_gb_per_s"] == pytest.approx(1e6 / 100e3)
+    waits = figures[1].query.rows
+    assert waits["wait_per_step_ns"].to_list() == [40 * US, 40 * US]
+    assert waits["caused_per_step_ns"].to_list() == [0, 80 * US]  # rank 1 is last; both ranks wait 40 in this store
+
+
+def test_many_steps_share_bars_and_cells(con: Con, make_run: Make) -> None:
+    make_run()
+    many = pl.DataFrame(
+        {
+            "run_id": ["job/mon"] * 12_000,
+            "trace_id": ["job/mon-0"] * 6_000 + ["job/mon-1"] * 6_000,
+            "rank": [0] * 6_000 + [1] * 6_000,
+            "device_id": ["0"] * 12_000,
+            "step": [*range(10, 6_010)] * 2,
+            "start_ns": [i * 10 * US for i in range(12_000)],
+            "wall_ns": [10 * US] * 12_000,
+            "complete": [True] * 12_000,
+            "compute_ns": [6 * US] * 12_000,
+            "idle_ns": [4 * US] * 12_000,
+        }
+    )
+    none = ("exposed_comm", "exposed_copy", "idle_sync", "idle_input", "idle_gap", "idle_unknown")
+    many = many.with_columns(pl.lit(0).alias(f"{name}_ns") for name in none)
+    many = many.with_columns(idle_host_ns=pl.col("idle_ns"))
+    store.insert(con, "steps", many)
+    strip = built(con, steps)
+    assert strip.figures[0].query.rows["step"].n_unique() <= steps.MAX_BARS
+    assert "Each bar is the mean of 7 steps." in strip.sentence
+    assert len(built(con, ranks).figures[0].query.rows) <= 2 * (ranks.MAX_SIDE + 1)
+
+
+def test_ranks_name_the_slow_one(con: Con, make_run: Make) -> None:
+    make_run(ranks=4)
+    con.execute("update steps set exposed_comm_ns = exposed_comm_ns - 90000 where rank = 2").fetchall()
+    assert "Rank 2 is the slowest: 90.0 µs behind in its median step." in built(con, ranks).sentence
+
+
+def test_one_rank_cannot_be_compared(con: Con, make_run: Make) -> None:
+    make_run(ranks=1)
+    found = built(con, ranks)
+    assert not found.figures
+    assert "several ranks" in found.todo
+
+
+def test_incomplete_steps_are_shown_and_said_to_be_left_out(con: Con, make_run: Make) -> None:
+    make_run()
+    found = built(con, steps)
+    assert "3 steps, numbers 0 to 2" in found.sentence
+    assert "left out of averages (the trace ends in it)" in found.sentence
+    pale = found.figures[0].query.rows.filter(~pl.col("complete"))
+    assert pale["step"].unique().to_list() == [2]
+
+
+def test_a_chart_with_too_many_rows_is_refused() -> None:
+    query = section.Query("select 1", {}, pl.DataFrame({"x": range(section.MAX_CHART_ROWS + 1)}))
+    with pytest.raises(ValueError, match="group the tail"):
+        section.Figure(title="t", query=query, columns=(), chart=alt.Chart().mark_point(), alt="much")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("it's", "'it''s'"), (5, "5"), (None, "null"), ("x'; drop table ops --", "'x''; drop table ops --'")],
+)
+def test_values_are_written_into_the_shown_query_as_literals(value: object, said: str) -> None:
+    assert section.Query("select $v", {"v": value}, pl.DataFrame()).text == f"select {said}"
+
+
+def test_every_bucket_has_a_colour_and_every_class_a_family() -> None:
+    assert {b.group for b in BUCKETS} <= theme.GROUPS.keys()
+    assert set(theme.FAMILY_OF_CLASS.values()) == {words for words, _ in theme.FAMILIES.values()}
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("background", ["#ffffff", "#14161a"])
+@pytest.mark.parametrize("colour", [theme.BLUE, theme.TEAL, theme.ORANGE, theme.PURPLE, theme.GREY])
+def test_colours_stand_out_on_light_and_dark_pages(colour: str, background: str) -> None:
+    """3 : 1, what WCAG asks of graphics."""
+    light, dark = sorted((_luminance(colour), _luminance(background)), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 3
+
+
+def test_specifications_are_json(con: Con, make_run: Make) -> None:
+    make_run()
+    for module in MODULES:
+        for figure in built(con, module).figures:
+            if figure.chart is not None:
+                json.dumps(theme.finish(figure.chart), allow_nan=False)
