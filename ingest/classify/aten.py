@@ -109,7 +109,7 @@ def _costed(op_class: OpClass, spec: Callable[[], OpSpec]) -> Described:
     try:
         cost = formulas.cost(spec())
     except BadShape as error:
-        return Described(op_class, None, None, None, f"shapes do not fit: {error}")
+        return Described(op_class, None, None, None, str(error))
     except (IndexError, KeyError, TypeError, ValueError) as error:
         # arguments come from a file: another release's operator of this name may have others
         return Described(op_class, None, None, None, f"arguments are not those of the known operator: {error}")

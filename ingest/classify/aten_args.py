@@ -1,7 +1,7 @@
 """Arguments of a PyTorch operator as Kineto records them, as tensors and values. Pure.
 
 Quirks: a scalar and a 0-dimensional tensor both have the dims `[]`; a list of tensors has a list of shapes and no
-element types; releases before 1.12 have no scalars, the oldest no types.
+element types, and before 2.1 no shapes either; releases before 2.1 have no scalars, the oldest no types.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracegap.ingest.classify.dtypes import DTYPES, PACKED
+from tracegap.models.errors import BadShape
 from tracegap.models.formulas.sizes import UNKNOWN, Operand, promote
 from tracegap.models.ops import Tensor
+
+_VALUE_KINDS = frozenset({"Int", "Double", "Bool", "ComplexDouble"})
+"""What releases up to 1.11 call scalars, where dtypes have small letters."""
 
 _PYTHON_NUMBERS = frozenset({"double", "long int", "bool", "c10::complex<double>"})
 """Types that a Python number has when it comes as a 0-dimensional tensor."""
@@ -53,9 +57,16 @@ class Args:
             return tuple(_tensor(n, dtype, s) for n, s in zip(shape, each, strict=True))
         if not self.types:
             return _tensor(shape, UNKNOWN, strides) if shape else None
-        if kind not in DTYPES or (not shape and kind in _PYTHON_NUMBERS and any(self.dims)):
+        if kind not in DTYPES or kind in _VALUE_KINDS or (not shape and kind in _PYTHON_NUMBERS and any(self.dims)):
             return None
         return _tensor(shape, DTYPES[kind], strides, packed=kind in PACKED)
+
+    def tensors(self, position: int) -> tuple[Tensor, ...]:
+        """The list of tensors at a position; raises BadShape where the trace has no shapes of it."""
+        operand = self.tensor(position)
+        if not isinstance(operand, tuple) or not operand:
+            raise BadShape("shapes of the tensor list are not in the trace")
+        return operand
 
     def value(self, position: int, default: Any = None) -> Any:
         """The scalar at a position; None where the trace has no scalars, `default` where the call has none there."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from tracegap.ingest.classify.aten_args import Args
 from tracegap.ingest.classify.dtypes import of_scalar_type
+from tracegap.models.errors import BadShape
 from tracegap.models.formulas.sizes import Operand
 from tracegap.models.ops import OpClass, Tensor
 
@@ -91,6 +92,11 @@ def size_of(position: int, dim: int, times: int = 1) -> Param:
         return operand.shape[dim] * times if isinstance(operand, Tensor) and len(operand.shape) > dim else None
 
     return param
+
+
+def list_at(position: int) -> Callable[[Args], Operand]:
+    """The list of tensors at a position, without which the operator cannot be costed."""
+    return lambda args: args.tensors(position)
 
 
 def product_at(position: int) -> Param:
@@ -317,6 +323,14 @@ _ops(
 _E = OpClass.ELEMENTWISE
 
 
+def _condition(args: Args) -> Operand:
+    """The condition of `where`; some releases put other operators' leftovers before it."""
+    operand = args.tensor(0)
+    if not isinstance(operand, Tensor) or operand.dtype not in {"bool", "uint8"}:
+        raise BadShape("where: the first argument is no condition")
+    return operand
+
+
 def _unary(names: str, **params: Any) -> None:
     _ops(names, _E, "elementwise", 0, **params)
 
@@ -354,7 +368,7 @@ _unary(
 )
 _binary("clamp_min clamp_max")
 _ops("clamp", _E, "elementwise", 0, 1, 2, flops_per_element=2)
-_ops("where", _E, "elementwise", 0, 1, 2, out_dtype=lambda a: a.promoted(1, 2))
+_ops("where", _E, "elementwise", _condition, 1, 2, out_dtype=lambda a: a.promoted(1, 2))
 _binary("masked_fill", out_dtype=dtype_of(0))
 _ops("addcmul addcdiv lerp", _E, "elementwise", 0, 1, 2, flops_per_element=3)
 _ops("polar complex", _E, "elementwise", 0, 1, out_dtype="complex64")
@@ -374,11 +388,13 @@ _ops("_C::silu_and_mul _C::gelu_and_mul _C::gelu_tanh_and_mul", _E, "gated_activ
 _ops("_C::rotary_embedding", _E, "rotary_embedding", lambda a: a.pack(1, 2), 0, 4)
 
 ENTRIES |= {
-    f"_foreach_{name}": Entry(op_class=e.op_class, kind="foreach_elementwise", tensors=e.tensors, params=e.params)
+    f"_foreach_{name}": Entry(
+        op_class=e.op_class, kind="foreach_elementwise", tensors=(list_at(0), *e.tensors[1:]), params=e.params
+    )
     for name, e in ENTRIES.items()
     if e.kind == "elementwise" and e.op_class is _E
 }
-_ops("_amp_foreach_non_finite_check_and_unscale", _E, "foreach_elementwise", 0)
+_ops("_amp_foreach_non_finite_check_and_unscale", _E, "foreach_elementwise", list_at(0))
 
 # Random numbers
 
@@ -405,8 +421,8 @@ _ops("var_mean std_mean", _R, "reduction", 0, dims=dims_at(1, 3), flops_per_elem
 _ops("norm", _R, "reduction", 0, dims=dims_at(2), flops_per_element=2)
 _ops("linalg_vector_norm", _R, "reduction", 0, dims=dims_at(2), flops_per_element=2)
 _ops("logsumexp", _R, "reduction", 0, dims=dims_at(1), flops_per_element=3)
-_ops("_foreach_norm", _R, "foreach_reduction", 0, flops_per_element=2)
-_ops("_foreach_max", _R, "foreach_reduction", 0)
+_ops("_foreach_norm", _R, "foreach_reduction", list_at(0), flops_per_element=2)
+_ops("_foreach_max", _R, "foreach_reduction", list_at(0))
 _ops("cumsum cumprod logcumsumexp", _R, "elementwise", 0, out_dtype=lambda a: dtype_at(2)(a) or a.sum_result(0))
 _ops("nll_loss_forward nll_loss2d_forward", _R, "nll_loss", 0, 1)
 _ops("nll_loss_backward nll_loss2d_backward", _R, "nll_loss_backward", 0, 1, 2)
@@ -444,23 +460,35 @@ _ops(
 # Moving data by kernels
 
 _D = OpClass.DATA_MOVEMENT
-_ops("copy_ _foreach_copy_", _D, "copy", 0, 1)
+_ops("copy_", _D, "copy", 0, 1)
+_ops("_foreach_copy_", _D, "copy", list_at(0), list_at(1))
+_ops("cat _cat stack _chunk_cat fsdp::chunk_cat fsdp::all_gather_copy_in", _D, "rewrite", list_at(0))
 _ops(
-    "clone contiguous cat _cat stack flip roll rot90 permute_copy transpose_copy view_copy channel_shuffle "
-    "pixel_shuffle pixel_unshuffle split_with_sizes_copy _chunk_cat fsdp::chunk_cat fsdp::split_with_sizes_copy "
-    "fsdp::all_gather_copy_in",
+    "clone contiguous flip roll rot90 permute_copy transpose_copy view_copy channel_shuffle pixel_shuffle "
+    "pixel_unshuffle split_with_sizes_copy fsdp::split_with_sizes_copy",
     _D, "rewrite", 0,
 )  # fmt: skip
-_ops("fill fill_ zero zero_ _foreach_zero_", _D, "fill", 0)
+_ops("fill fill_ zero zero_", _D, "fill", 0)
+_ops("_foreach_zero_", _D, "fill", list_at(0))
 _ops("upsample_nearest1d upsample_nearest2d upsample_nearest3d", _D, "resize", 0, out_size=at(1))
 _ops("upsample_linear1d upsample_bilinear2d", _D, "resize", 0, out_size=at(1), flops_per_element=7)
 _ops("upsample_bicubic2d", _D, "resize", 0, out_size=at(1), flops_per_element=35)
 
 # Optimizers
 
-_ops("_fused_adam_ _fused_adamw_", OpClass.OPTIMIZER, "fused_optimizer", 0, 1, 2, 3, 4, flops_per_element=16)
-_ops("_fused_sgd_", OpClass.OPTIMIZER, "fused_optimizer", 0, 1, 2, flops_per_element=4)
-_ops("_fused_adagrad_", OpClass.OPTIMIZER, "fused_optimizer", 0, 1, 2, flops_per_element=6)
+_ops(
+    "_fused_adam_ _fused_adamw_",
+    OpClass.OPTIMIZER,
+    "fused_optimizer",
+    list_at(0),
+    list_at(1),
+    2,
+    3,
+    4,
+    flops_per_element=16,
+)
+_ops("_fused_sgd_", OpClass.OPTIMIZER, "fused_optimizer", list_at(0), list_at(1), 2, flops_per_element=4)
+_ops("_fused_adagrad_", OpClass.OPTIMIZER, "fused_optimizer", list_at(0), list_at(1), 2, flops_per_element=6)
 
 # No formula, and why
 

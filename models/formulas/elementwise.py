@@ -53,7 +53,7 @@ def _one(spec: OpSpec, inputs: list[Tensor]) -> Cost:
 @formula("foreach_elementwise")
 def foreach_elementwise(spec: OpSpec) -> Cost:
     """The same elementwise operation on each tensor of lists. Tensors: lists of equal length, or one tensor for all."""
-    lists = [o for o in spec.tensors if isinstance(o, tuple)]
+    lists = [o for o in spec.tensors if isinstance(o, tuple) and o]
     shared = [o for o in spec.tensors if isinstance(o, Tensor)]
     if not lists or len({len(o) for o in lists}) != 1:
         raise BadShape(f"{spec.kind}: lists of {[len(o) for o in lists]} tensors")

@@ -214,6 +214,23 @@ def test_lists_of_tensors_take_their_dtype_from_the_kernel() -> None:
     assert (told.flops, told.bytes) == (90, 3 * 360)
 
 
+def test_lists_without_shapes_are_unknown_not_free() -> None:
+    d = describe("aten::_foreach_add_", [[], [], []], ["TensorList", "TensorList", "Scalar"])
+    assert (d.flops, d.bytes, d.note) == (None, None, "shapes of the tensor list are not in the trace")
+    d = describe("aten::stack", [[2048, 437], [], []], ["float", "TensorList", "Scalar"])
+    assert (d.flops, d.bytes) == (None, None)
+
+
+def test_scalars_of_older_releases_are_no_tensors() -> None:
+    assert describe("aten::mul", [[7, 11], []], ["float", "Double"]).bytes == 2 * 308
+    assert describe("aten::mul", [[7, 11], []], ["long", "Int"]).bytes == 2 * 616
+
+
+def test_leftovers_before_a_condition() -> None:
+    d = describe("aten::where", [[9, 9], [9, 9], [9], [9], []], ["float", "float", "bool", "float", "Scalar"])
+    assert (d.flops, d.bytes) == (None, None)
+
+
 def test_fused_adam() -> None:
     group = [[7, 11], [13]]
     dims = [group, group, group, group, [], [[1], [1]]] + [[]] * 6
@@ -246,7 +263,7 @@ def test_what_has_no_formula_says_so() -> None:
     assert call("aten::index", ([7, 3], F32), None).note == "shapes of the index tensors are not in the trace"
     assert "record_shapes" in (describe("aten::mm", None, None).note or "")
     assert call("c10d::allreduce_", ([7], F32)).op_class is OpClass.COLLECTIVE
-    assert "do not fit" in (call("aten::mm", ([7, 11], F32), ([13, 7], F32)).note or "")
+    assert "contracted sizes differ" in (call("aten::mm", ([7, 11], F32), ([13, 7], F32)).note or "")
 
 
 @pytest.mark.parametrize(
