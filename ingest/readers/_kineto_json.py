@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
+from enum import Enum
 from typing import Any, BinaryIO
 
 import msgspec
@@ -23,7 +24,9 @@ BLOCK_BYTES = 1 << 19  # measured: 256 to 512 KiB is fastest, 8 MiB takes twice 
 HEAD_LIMIT_BYTES = 1 << 26  # metadata before the events; beyond that it is another kind of file
 EXACT_DOUBLE_US = float(2**43)  # above, a double does not tell nanoseconds apart
 SUBNANOSECOND_US = float(2**32)  # below, a double also holds a thousandth of a nanosecond
-REPAIRABLE_EVENTS = 64  # how many boundaries inside one event (lists of objects in args) are told from damage
+_INNER_BOUNDARIES = 64  # how many objects in lists inside one event are told from the start of the next
+_OVERLAP_BYTES = 64  # a boundary with its white space may lie across two reads
+_BETWEEN = b" \t\r\n,"
 
 
 class Args(msgspec.Struct, gc=False, frozen=True):
@@ -76,6 +79,7 @@ class Event(msgspec.Struct, gc=False):
     ts: Any = None
     dur: Any = None
     args: Args = NO_ARGS
+    nested: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="traceEvents")  # another document in this one
 
 
 class _Times(msgspec.Struct, gc=False):
@@ -90,6 +94,8 @@ _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 _START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*")')
+_EVENT_END = re.compile(rb"\}\s*,")
+_LIST_END = re.compile(rb"\}\s*(?=\])")
 _SECOND_DOCUMENT = re.compile(rb'"(?:traceEvents|schemaVersion|deviceProperties)"\s*:')
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _STRING_OR_NONFINITE = re.compile(
@@ -181,27 +187,27 @@ class KinetoText:
     def blocks(self) -> Iterator[Block]:
         """All whole events. Raises `TraceError` (foreign, empty, truncated, interleaved) if there can be none."""
         head, text = self._find_events()
-        offset, searched = len(head), 0
-        closed: int | None = None
-        while closed is None:
+        offset, searched, closed = len(head), 0, False
+        while not closed:
             cut = _last_boundary(text, searched)
             if cut is not None:
-                used, closed, blocks = self._decode(text[: cut.start() + 1], offset, last=False)
+                blocks, left, closed = self._decode(text[: cut.start() + 1], offset, last=False)
                 yield from blocks
-                skip = cut.end() if closed is None and used == cut.start() + 1 else used
-                text, offset, searched = text[skip:], offset + skip, 0
-                if closed is not None or skip:
+                offset += cut.end() - len(left)
+                text = left + text[cut.start() + 1 :] if left or closed else text[cut.end() :]
+                searched = 0
+                if closed or not left:
                     continue
-            searched = max(0, len(text) - 64)
+            searched = max(0, len(text) - _OVERLAP_BYTES)
             chunk = self._read(max(BLOCK_BYTES, len(text)))  # doubling keeps a huge event linear
             if chunk:
                 text += chunk
                 continue
-            used, closed, blocks = self._decode(text, offset, last=True)
+            blocks, left, closed = self._decode(text, offset, last=True)
             yield from blocks
-            text, offset = text[used:], offset + used
+            offset, text = offset + len(text) - len(left), left
             break
-        self._finish(head, text if closed is not None else None, offset)
+        self._finish(head, text if closed else None, offset)
 
     # -- the stream ------------------------------------------------------------------------------------------------
 
@@ -285,121 +291,117 @@ class KinetoText:
         """Two processes that wrote into one file leave totals that belong to neither."""
         second = _SECOND_DOCUMENT.search(text) if self.bare_array or b"traceEvents" in text else None
         if second:
-            raise TraceError(
-                self.path,
-                f"holds a second trace from byte {offset + second.start()}: two processes wrote into one file",
-                code="interleaved",
-                todo="give each rank its own file name",
-            )
+            raise self._interleaved(f"from byte {offset + second.start()}")
+
+    def _interleaved(self, where: str) -> TraceError:
+        return TraceError(
+            self.path,
+            f"holds a second trace {where}: two processes wrote into one file",
+            code="interleaved",
+            todo="give each rank its own file name",
+        )
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def _decode(self, text: bytes, offset: int, *, last: bool) -> tuple[int, int | None, list[Block]]:
-        """Events of `text`, which begins at one: (bytes used, where the list was closed, blocks).
+    def _decode(self, text: bytes, offset: int, *, last: bool) -> tuple[list[Block], bytes, bool]:
+        """Events of `text`, which begins at one: (blocks, text left over, whether the list was closed before that).
 
-        Text that is not last and ends inside an event is left for the next call.
+        Text that is not the last and ends inside an event is left over for the next call.
         """
         blocks: list[Block] = []
-        used = 0
-        while used < len(text):
-            rest = text[used:]
-            if last:
-                stripped = rest.rstrip(b" \t\r\n,")
-                rest = stripped if not stripped.endswith(b"]") else rest
-                if not rest.strip():
-                    break
-            good, closed = self._whole(rest, blocks)
-            if closed is not None:
-                return used + closed, used + closed, blocks
-            if good:
-                return len(text), None, blocks
-            prefix, following = self._prefix(rest, blocks)
-            used += prefix
-            if following is None:
-                if not last:
-                    return used, None, blocks
-                self._truncated(offset + used)
-                return len(text), None, blocks
-            self._refuse_second_document(text[used : used + following], offset + used)
-            self.damaged_events += 1
-            self.issues.add(
-                "malformed",
-                "an event is not valid JSON and was left out; the others are read",
-                where=f"byte {offset + used}, event {self.events}",
-                severity="data_loss",
-            )
-            used += following
-        return len(text), None, blocks
+        while text.strip(_BETWEEN):
+            outcome, end = self._whole(text, blocks)
+            if outcome is _Outcome.BAD and not blocks:
+                fixed, *counts = _repair(text)
+                outcome, end = self._whole(fixed, blocks) if any(counts) else (outcome, end)
+                if outcome in (_Outcome.GOOD, _Outcome.CLOSED):
+                    self._count_repairs(*counts)
+                    text = fixed
+            if outcome is _Outcome.CLOSED:
+                return blocks, text[end:], True
+            if outcome is _Outcome.GOOD:
+                return blocks, b"", False
+            good = self._good_prefix(text, blocks, last=last)
+            resume = good or self._resume(text, last=last)
+            if resume is None or (not good and not last and self._ends_early(text)):
+                if last:
+                    self._truncated(offset)
+                return blocks, b"" if last else text, False
+            if not good:
+                self._repair_event(text[:resume], offset, blocks)
+            text, offset = text[resume:], offset + resume
+        return blocks, b"", False
 
-    def _whole(self, text: bytes, blocks: list[Block]) -> tuple[bool, int | None]:
-        """Whether all of `text` decodes, or the list ends in it: then also the place behind its `]`."""
-        try:
-            self._keep(text, blocks)
-        except msgspec.DecodeError as error:
-            place = _BYTE.search(str(error))
-            at = int(place[1]) if place else 0
-            if "trailing characters" in str(error):
-                end = text.rfind(b"]", 0, at - 2 + 1)
-            elif "trailing comma" in str(error):
-                end = at - 1
-            else:
-                return self._whole_repaired(text, blocks)
-            if text[end : end + 1] != b"]":
-                return False, None
-            inner = text[:end].rstrip(b" \t\r\n,")
-            if inner:
-                self._keep(inner, blocks)
-            return False, end + 1
-        return True, None
+    def _ends_early(self, text: bytes) -> bool:
+        """Whether `text` is sound as far as it goes."""
+        return self._whole(text, [])[0] is _Outcome.ENDS_EARLY
 
-    def _whole_repaired(self, text: bytes, blocks: list[Block]) -> tuple[bool, int | None]:
-        """Tries again with numbers that are none as null, and raw control characters in strings escaped."""
-        repaired, nulls, strings = _repair(text)
-        if not nulls and not strings:
-            return False, None
-        n = len(blocks)
-        try:
-            self._keep(repaired, blocks)
-        except msgspec.DecodeError as error:
-            if "trailing characters" not in str(error):
-                return False, None
-            end = repaired.rfind(b"]", 0, int(_BYTE.search(str(error))[1]) - 1)  # type: ignore[index]
-            self._keep(repaired[:end], blocks)
-            closed: int | None = len(text) - (len(repaired) - end - 1)
-        else:
-            closed = None
-        if len(blocks) == n and closed is None:
-            return False, None
+    def _count_repairs(self, nulls: int, strings: int) -> None:
         self.null_fields += nulls
         self.issues.add("not_a_number", "inf or nan in place of a number, read as null", count=nulls)
         self.issues.add("raw_text", "raw control characters or bytes in a string, kept repaired", count=strings)
-        return closed is None, closed
 
-    def _prefix(self, text: bytes, blocks: list[Block]) -> tuple[int, int | None]:
-        """Decodes what stands before the first damaged event: (its start, its length or None if it never ends)."""
+    def _repair_event(self, text: bytes, offset: int, blocks: list[Block]) -> None:
+        """Keeps one event that does not decode, if it can be repaired; else counts it as damaged."""
+        fixed, *counts = _repair(text)
+        if _decodes(fixed):
+            self._keep(fixed.rstrip(_BETWEEN), blocks)
+            self._count_repairs(*counts)
+            return
+        self._refuse_second_document(text, offset)
+        self.damaged_events += 1
+        self.issues.add(
+            "malformed",
+            "an event is not valid JSON and was left out; the others are read",
+            where=f"byte {offset}, event {self.events}",
+            severity="data_loss",
+        )
+
+    def _whole(self, text: bytes, blocks: list[Block]) -> tuple["_Outcome", int]:
+        """Decodes all of `text`, or up to the `]` that closes the list: then also the place behind that."""
+        try:
+            self._keep(text.rstrip(_BETWEEN), blocks)
+        except msgspec.DecodeError as error:
+            message = str(error)
+            at = int(place[1]) if (place := _BYTE.search(message)) else 0  # counted from one, in "[" + text + "]"
+            if "trailing characters" in message:
+                end = text.rfind(b"]", 0, at - 2)
+            elif "trailing comma in array" in message:
+                end = at - 1
+            else:
+                return (_Outcome.ENDS_EARLY if "truncated" in message else _Outcome.BAD), 0
+            inner = text[:end].rstrip(_BETWEEN)
+            if text[end : end + 1] != b"]" or not _decodes(inner):
+                return _Outcome.BAD, 0
+            if inner:
+                self._keep(inner, blocks)
+            return _Outcome.CLOSED, end + 1
+        return _Outcome.GOOD, 0
+
+    def _good_prefix(self, text: bytes, blocks: list[Block], *, last: bool) -> int:
+        """Decodes what stands before the first damaged or unfinished event; where that begins."""
         bounds = [0, *(m.end() for m in _BOUNDARY.finditer(text))]
-
-        def decodes(start: int, end: int) -> bool:
-            if start == end:
-                return True
-            inner = text[start:end].rstrip(b" \t\r\n,")
-            try:
-                _EVENTS.decode(b"[" + _repair(inner)[0] + b"]")
-            except msgspec.ValidationError:
-                return True
-            except msgspec.DecodeError:
-                return False
-            return True
-
-        at = bisect.bisect_left(range(len(bounds)), True, key=lambda i: not decodes(0, bounds[i])) - 1
+        at = bisect.bisect_left(range(len(bounds)), True, key=lambda i: not _decodes(text[: bounds[i]])) - 1
         start = bounds[at]
-        if at:
-            self._whole(text[:start].rstrip(b" \t\r\n,"), blocks)
-        for i in range(at + 2, min(at + 2 + REPAIRABLE_EVENTS, len(bounds))):  # objects inside one event's args
-            if decodes(start, bounds[i]):
-                self._whole(text[start : bounds[i]].rstrip(b" \t\r\n,"), blocks)
-                return bounds[i], (0 if bounds[i] < len(text) else None)
-        return start, (bounds[at + 1] - start if at + 1 < len(bounds) else None)
+        if not start:  # objects in lists inside the first event look like boundaries too
+            inside = bounds[2 : 2 + _INNER_BOUNDARIES]
+            start = next((end for end in inside if _decodes(text[:end])), 0)
+        if not start and last:  # cut before the next event begins
+            ends = [m.end() for m in _EVENT_END.finditer(text)][-_INNER_BOUNDARIES:]
+            start = next((end for end in reversed(ends) if _decodes(text[:end])), 0)
+        if start:
+            self._keep(text[:start].rstrip(_BETWEEN), blocks)
+        return start
+
+    def _resume(self, text: bytes, *, last: bool) -> int | None:
+        """Where a damaged event that `text` begins with is over."""
+        if boundary := _BOUNDARY.search(text):
+            return boundary.end()
+        for end in _LIST_END.finditer(text) if last else ():
+            tail = text[end.end() + 1 :]
+            if not tail.strip() if self.bare_array else _is_json(b'{"traceEvents":[]' + tail):
+                return end.end()
+        return None
 
     def _keep(self, text: bytes, blocks: list[Block]) -> None:
         """Decodes whole events into a block; one whose fields are of strange types is decoded on its own."""
@@ -415,6 +417,8 @@ class KinetoText:
                 times = times_ns(b"[" + b",".join([b"{}"] * len(events)) + b"]", events)
         else:
             times = times_ns(array, events)
+        if any(e.ph is None and bytes(e.nested) for e in events):
+            raise self._interleaved("inside an event")
         self.events += len(events)
         blocks.append(Block(events, *times))
 
@@ -425,6 +429,34 @@ class KinetoText:
             where=f"byte {offset}, event {self.events}",
             severity="data_loss",
         )
+
+
+class _Outcome(Enum):
+    """What became of decoding a text."""
+
+    GOOD = 1
+    CLOSED = 2
+    ENDS_EARLY = 3
+    BAD = 4
+
+
+def _decodes(text: bytes) -> bool:
+    """Whether `text` is whole entries of a list, none among them."""
+    try:
+        _EVENTS.decode(b"[" + text.rstrip(_BETWEEN) + b"]")
+    except msgspec.ValidationError:
+        return True
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text, strict=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _last_boundary(text: bytes, searched: int) -> re.Match[bytes] | None:

@@ -11,6 +11,7 @@ from tracegap.ingest.readers._kineto_events import Role
 Table = dict[str, NDArray[Any]]
 
 _HOUR_NS = 3_600 * 10**9
+_LONGEST_NS = 10 * 10**9  # what runs past its stream's next start for longer than this is not believed
 
 
 def sound_records(device: Table, host: Table, issues: Issues, facts: dict[str, Any]) -> tuple[Table, Table]:
@@ -63,7 +64,7 @@ def _first(table: Table, mask: NDArray[np.bool_]) -> str:
 
 
 def _cut_impossible(device: Table, host: Table, issues: Issues) -> int:
-    """Cuts work that would run on past its stream's next start for longer than the whole recording, at that start.
+    """Cuts work that would outlast the recording by its whole length, at the next start on its stream.
 
     Kernels of a stream may truly overlap (programmatic launches, graphs, several hardware queues): a smaller overlap is
     left as it is.
@@ -79,7 +80,7 @@ def _cut_impossible(device: Table, host: Table, issues: Issues) -> int:
     runs_on = (end > following) & (following > start)
     ends = np.concatenate([end[~runs_on], host["start"] + host["dur"]])
     last, first = int(ends.max()), int(np.concatenate([start, host["start"]]).min())
-    impossible = runs_on & (end - last > last - first)
+    impossible = runs_on & (end - last > max(last - first, _LONGEST_NS))
     device["dur"] = np.where(impossible, following - start, device["dur"])
     issues.add(
         "impossible_duration",
