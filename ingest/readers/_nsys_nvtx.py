@@ -55,7 +55,7 @@ class Ranges:
 
 def read_ranges(db: Database, strings: pl.DataFrame, issues: Issues) -> Ranges:
     """All push/pop and start/end ranges, named and classified; those with a bad end are set aside and counted."""
-    raw = db.read("NVTX_EVENTS", _COLUMNS)
+    raw = db.read("NVTX_EVENTS", _COLUMNS, sparse=("jsonTextId", "jsonText", "binaryData"))
     by_type = {str(t): n for t, n in raw["eventType"].value_counts().sort("eventType").iter_rows()}
     text_and_id = len(raw) - raw["text"].null_count(), len(raw) - raw["textId"].null_count()
     names = raw.join(strings, left_on="textId", right_on="id", how="left", maintain_order="left")
