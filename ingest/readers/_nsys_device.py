@@ -150,11 +150,11 @@ def named(frame: pl.DataFrame, strings: pl.DataFrame, issues: Issues) -> pl.Data
 
 
 def to_ops(
-    frame: pl.DataFrame, around: Enclosing, range_names: pl.Series, calls: Calls
+    frame: pl.DataFrame, around: Enclosing, events: pl.DataFrame, calls: Calls
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """OPS and COLLECTIVES of device work that has its name, device_id and launch.
 
-    `around` is what encloses the launch of each row, `range_names` the names of host events by row.
+    `around` is what encloses the launch of each row; `events` has name and label of host events by row.
     """
     frame = frame.with_row_index("op_id").with_columns(
         pl.col("op_id").cast(pl.Int64),
@@ -164,7 +164,7 @@ def to_ops(
         pl.Series("module", around.module, dtype=pl.String),
     )
     frame = frame.join(_by_name(frame), on="name", how="left", maintain_order="left")
-    frame = frame.join(_by_range(frame, range_names), on="op_row", how="left", maintain_order="left")
+    frame = frame.join(_by_range(frame, events), on="op_row", how="left", maintain_order="left")
     is_kernel, is_graph = pl.col("table") == KERNEL, pl.col("table") == GRAPH
     described = is_kernel & pl.col("known_note").is_not_null() & ~pl.col("is_collective")
     frame = frame.with_columns(described.alias("described"))
@@ -233,22 +233,17 @@ def _by_name(frame: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _by_range(frame: pl.DataFrame, range_names: pl.Series) -> pl.DataFrame:
+def _by_range(frame: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     """What the operator around a launch tells: framework_op, known_* (known_note "" where none); a row a range."""
     kernels = frame.filter((pl.col("op_row") >= 0) & (pl.col("table") == KERNEL)).sort("dur_ns", descending=True)
     longest = kernels.unique("op_row", keep="first", maintain_order=True)
     longest = longest.select("op_row", element="dtype_by_name", listed="dtype_of_list", causal="is_causal")
     others = frame.filter(pl.col("op_row") >= 0).select("op_row").unique()
     ranges = others.join(longest, on="op_row", how="left").sort("op_row")
-    ranges = ranges.with_columns(range_names.gather(ranges["op_row"]).alias("text"))
-    parts = pl.col("text").str.splitn(", sizes = ", 2).struct
-    ranges = ranges.select(
-        "op_row",
-        "element",
-        "listed",
-        "causal",
-        parts.field("field_0").str.splitn(", ", 2).struct.field("field_0").alias("framework_op"),
-        parts.field("field_1").str.splitn(", input_op_ids", 2).struct.field("field_0").alias("sizes"),
+    sizes = pl.col("name").str.splitn(", sizes = ", 2).struct.field("field_1")
+    ranges = pl.concat([ranges, events.select("name", framework_op="label")[ranges["op_row"]]], how="horizontal")
+    ranges = ranges.with_columns(sizes.str.splitn(", input_op_ids", 2).struct.field("field_0").alias("sizes")).drop(
+        "name"
     )
     schema = {
         "framework_op": pl.String, "sizes": pl.String, "element": pl.String, "listed": pl.String, "causal": pl.Boolean,

@@ -24,13 +24,15 @@ _COLUMNS = {
 
 _LIBRARY_DOMAIN = re.compile(
     r"(?i)^(nccl|rccl|cccl|cub|thrust|cu(blas|blaslt|dnn|fft|sparse|solver|rand|tensor|file|df|ml)\w*|"
-    r"nvshmem|npp|nvjpeg|nvcomp|dali|tensorrt|trt|ucx|libcu\w+|rmm|mpi|openmpi|cusparselt|cask)$"
+    r"nvshmem|npp|nvjpeg|nvcomp|dali|tensorrt|trt|ucx|libcu\w+|rmm|mpi|openmpi|cusparselt|cask|tsl)$"
 )
 """Domains in which libraries mark their own calls: never steps or layers of the program."""
 _LIBRARY_RANGE = r"^(nccl[A-Z]|cub::|thrust::|cublas|cudnn|cusparse|cusolver)"
 """Names of such ranges, for files from which the names of domains were cut."""
 _FRAMEWORK_OP = r"^aten::|, (seq|op_id) = \d"
 """Names that PyTorch gives to its operators: `aten::mm, seq = 45, op_id = 990, sizes = [[2, 3], [3, 4]]`."""
+_HLO_OP = r"^(?:TSL:)?Thunk:#.*?hlo_op=([^,#]+)"
+"""Names under which XLA runs an HLO instruction, in its domain TSL: `Thunk:#hlo_op=fusion.3#`."""
 
 _STEP_WORD = (
     r"(?:profilerstep|(?:(?:train|training|global|main|bench|benchmark|inference)[ _.\-:/]*)?(?:step|iteration|iter))"
@@ -105,16 +107,17 @@ def _classified(ranges: pl.DataFrame) -> pl.DataFrame:
     """Adds is_library, is_op (a framework's operator), label (an operator's name without its numbers) and kind."""
     domains = ranges["domain"].unique().drop_nulls().to_list()
     libraries = [d for d in domains if _LIBRARY_DOMAIN.match(d)]
+    name = pl.col("name")
+    by_library = pl.col("domain").is_in(libraries).fill_null(value=False) | name.str.contains(_LIBRARY_RANGE)
+    ranges = ranges.with_columns(by_library.alias("is_library"), name.str.extract(_HLO_OP).alias("hlo_op"))
+    is_hlo = pl.col("hlo_op").is_not_null()
     ranges = ranges.with_columns(
-        (pl.col("domain").is_in(libraries).fill_null(value=False) | pl.col("name").str.contains(_LIBRARY_RANGE)).alias(
-            "is_library"
-        )
-    ).with_columns((~pl.col("is_library") & pl.col("name").str.contains(_FRAMEWORK_OP)).alias("is_op"))
+        pl.col("is_library") & ~is_hlo,
+        (is_hlo | (~pl.col("is_library") & name.str.contains(_FRAMEWORK_OP))).alias("is_op"),
+    )
+    of_pytorch = name.str.splitn(", ", 2).struct.field("field_0")
     ranges = ranges.with_columns(
-        pl.when("is_op")
-        .then(pl.col("name").str.splitn(", ", 2).struct.field("field_0"))
-        .otherwise("name")
-        .alias("label")
+        pl.when(is_hlo).then("hlo_op").when("is_op").then(of_pytorch).otherwise("name").alias("label")
     )
     kinds = ranges.select("label", "is_op", "is_library", "domain").unique()
     kinds = kinds.with_columns(pl.Series("kind", [_kind(*row) for row in kinds.iter_rows()], dtype=pl.String))

@@ -115,7 +115,7 @@ def _read(db: Database) -> Trace:
     library = library.select("row", "globalTid", "label", "jsonText", "binaryData", start="start_ns")
     nccl = Calls(library, read_schemas(db) if len(library) else {})
     around = enclosing(events, parents, frame["call_row"].fill_null(-1).to_numpy(), steps)
-    ops, collectives = device.to_ops(frame, around, events["name"], nccl)
+    ops, collectives = device.to_ops(frame, around, events, nccl)
     if marks["process"].n_unique() > 1:
         ops = _steps_by_process(ops, frame["process"], marks)
     rank, world = meta.rank_of(db) if frame["process"].n_unique() == 1 else (None, None)
@@ -241,10 +241,11 @@ def _steps_by_process(ops: pl.DataFrame, process: pl.Series, marks: pl.DataFrame
 
 
 def _framework(events: pl.DataFrame, ops: pl.DataFrame) -> str:
-    """It is pytorch where its operators or kernels show, jax where XLA's do, else cuda."""
-    if events["is_op"].any() or ops["name"].str.contains("at::native", literal=True).any():
-        return "pytorch"
-    return "jax" if events["name"].str.starts_with("TSL:").any() else "cuda"
+    """It is jax where ranges of XLA show, pytorch where its operators or kernels do, else cuda."""
+    if events["name"].str.contains("^(TSL:)?(Thunk|XlaModule):#").any():
+        return "jax"
+    aten = events["is_op"].any() or ops["name"].str.contains("at::native", literal=True).any()
+    return "pytorch" if aten else "cuda"
 
 
 def _facts(db: Database, ranges: Ranges, work: device.DeviceWork, frame: pl.DataFrame) -> dict[str, Any]:

@@ -307,6 +307,21 @@ def test_the_operator_with_a_formula_counts_and_wrappers_around_or_inside_do_not
     assert trace.ops.select("framework_op", "flops", "op_class").rows() == [("aten::mm", 48, "matmul")]
 
 
+def test_instructions_that_xla_runs(tmp_path):
+    ranges = [
+        (0, None, 75, "TSL", T, None, 3),
+        pushed(1, 90, "XlaModule:#hlo_module=jit_step,program_id=5#", domain=3),
+        pushed(2, 80, "Thunk:#name=wrapped,hlo_op=fusion.3,program_id=5#", domain=3),
+    ]
+    trace = read(
+        tmp_path, nvtx=(NVTX, ranges), runtime=(RUNTIME, [launch(20, 30, 1)]), kernel=(KERNEL, [kernel(100, 110, 1)])
+    )
+    assert trace.framework == "jax"
+    assert trace.ops.select("framework_op", "module", "op_class", "flops").rows() == [
+        ("fusion.3", None, "matmul", None)
+    ]
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(durations=st.lists(st.integers(0, 10**9), min_size=1, max_size=6), sizes=st.tuples(*[st.integers(1, 2**20)] * 3))
 def test_parts_of_an_operators_cost_add_up_to_it(tmp_path_factory, durations, sizes):
