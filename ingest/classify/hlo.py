@@ -236,7 +236,8 @@ def collective(instruction: Instruction, module: Module | None = None) -> Collec
         if inner is not None:
             return collective(inner, module)
     kind = COLLECTIVES.get(base) or _kind_of_name(instruction.name)
-    sent = [array for operand in instruction.operands for array in operand]
+    finished = is_half(instruction.opcode) == "done"  # its operand is what the start returned: input and output
+    sent = [] if finished else [array for operand in instruction.operands for array in operand]
     arrays = sent or list(instruction.result)
     size = sum(array.bytes for array in arrays)
     group = next(iter(instruction.replica_groups or ()), ())

@@ -38,6 +38,7 @@ def space_facts(space: Space, programs: Programs, ops: pl.DataFrame, host: Host)
         "hostnames": space.hostnames,
         "errors": space.errors,
         "warnings": space.warnings,
+        "aggregated_records": sum(line.aggregated for plane in space.planes for line in plane.lines),
         "devices": {
             device: _device_facts(mine)
             for (device,), mine in ops.select("device_id", "op_class", "start_ps", "end_ps")

@@ -1,6 +1,7 @@
 """TPU planes of an XSpace: the compiler states the cost of each operation, and asynchronous ones come in halves."""
 
 import re
+from bisect import bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -81,8 +82,8 @@ class _Reader:
     context: Context
     batches: list[Batch] = field(default_factory=list)
     known: dict[int, _Known] = field(default_factory=dict)
-    spans: set[tuple[int, int]] = field(default_factory=set)
-    """Asynchronous operations found so far, as (start, end) in ps."""
+    spans: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """Asynchronous operations found so far: (start, end) in ps by instruction."""
 
     def describe(self, key: int) -> _Known:
         """What an event kind is; found once."""
@@ -110,7 +111,10 @@ class _Reader:
             keep[[begun, done]] = False
             pair = kinds[int(line.kind[begun])], kinds[int(line.kind[done])]
             overlapped.append((*pair, int(start[begun]), int(end[done])))
-        self.spans.update((first, last) for _, _, first, last in overlapped)
+        for first_half, _, first, last in overlapped:
+            self.spans.setdefault(_whole_name(first_half.instruction), []).append((first, last))
+        for known_spans in self.spans.values():
+            known_spans.sort()
         overlapped += self._from_async_line(line, (start, end), keep)
         keys, which = np.unique(line.kind[keep], return_inverse=True)
         self.batches.append(
@@ -142,10 +146,10 @@ class _Reader:
             codes, done_names = other.codes("hlo_op")
             for i, key in enumerate(other.kind.tolist()):
                 span = (int(start[i]), int(end[i]))
-                if span in self.spans:
-                    continue
-                self.spans.add(span)
                 known = self.describe(key)
+                if _overlaps(self.spans.get(_whole_name(known.instruction), []), span):
+                    continue
+                insort(self.spans.setdefault(_whole_name(known.instruction), []), span)
                 found.append((known, None, *span))
                 if line is None or times is None or keep is None:
                     continue
@@ -171,6 +175,17 @@ class _Reader:
             rows.append((ops[key], first, last))
         op, start, end = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
         self.batches.append(Batch(stream="async", ops=table, op=op, start_ps=start, end_ps=end))
+
+
+def _whole_name(instruction: Instruction) -> str:
+    """Name of an asynchronous operation by that of its first half."""
+    return instruction.name.replace("-start", "")
+
+
+def _overlaps(spans: list[tuple[int, int]], span: tuple[int, int]) -> bool:
+    """Whether a span meets one of sorted, disjoint spans."""
+    i = bisect_right(spans, (span[1],))
+    return i > 0 and spans[i - 1][1] > span[0]
 
 
 def _instruction(kind: EventKind) -> Instruction:
