@@ -1,5 +1,6 @@
-"""A store made by hand: two ranks, three steps of 1 ms of which the last is cut, every bucket worked out on paper."""
+"""Stores made by hand: two ranks, three steps of 1 ms of which the last is cut, every bucket worked out on paper."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,32 @@ BUCKETS_US = {
 """Of every step; comm_wait is 40 us more. Together 1,000 us."""
 
 
-@pytest.fixture
-def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+@contextlib.contextmanager
+def empty_store(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """An empty store with the views of the gap."""
-    with store.open_store(tmp_path / "t.duckdb") as connection:
+    with store.open_store(folder / "t.duckdb") as connection:
         for view in VIEWS:
             connection.execute((SQL / f"{view}.sql").read_text()).fetchall()
+        yield connection
+
+
+@pytest.fixture
+def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An empty store of one test."""
+    with empty_store(tmp_path) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def module_con(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A store that all tests of a module share and leave as it is: runs measured, simulated, oddly named and empty."""
+    with empty_store(tmp_path_factory.mktemp("store")) as connection:
+        put_run(connection)
+        put_finding(connection, what=f"Gradients go in 214 buckets {HOSTILE}")
+        put_run(connection, "job/sim", simulated=True)
+        put_finding(connection, "job/sim")
+        put_run(connection, HOSTILE, ranks=1)
+        store.insert_row(connection, "runs", {"run_id": "empty", "job": "job"})
         yield connection
 
 
@@ -135,8 +156,9 @@ def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: 
                 key = {"trace_id": trace_id, "op_id": op_id}
                 collectives.append(
                     {
-                        **key, "device_id": "0", "rank": rank, "collective": "all_reduce", "group_id": "0,1", "group_size": 2,
-                        "seq": step, "message_bytes": 1_000_000 * (step + 1), "dtype": "bf16", "exposed_ns": ns, "hidden_ns": 0,
+                        **key, "device_id": "0", "rank": rank, "collective": "all_reduce", "group_id": "0,1",
+                        "group_size": 2, "seq": step, "message_bytes": 1_000_000 * (step + 1), "dtype": "bf16",
+                        "exposed_ns": ns, "hidden_ns": 0,
                     }
                 )  # fmt: skip
                 matches.append(
@@ -147,8 +169,8 @@ def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: 
                     {**key, "device_id": "0", "step": step, "wait_ns": wait, "pipeline_ns": 0, "minimum_ns": 100 * US}
                 )
     for table, rows in (
-        ("ops", ops), ("op_windows", windows), ("steps", steps), ("collectives", collectives), ("collective_matches", matches),
-        ("comm_windows", comm), ("step_theory", theory),
+        ("ops", ops), ("op_windows", windows), ("steps", steps), ("collectives", collectives),
+        ("collective_matches", matches), ("comm_windows", comm), ("step_theory", theory),
     ):  # fmt: skip
         store.insert(con, table, pl.DataFrame(rows, infer_schema_length=None))
 
