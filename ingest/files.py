@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import sys
 import zlib
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -14,7 +15,7 @@ from tracegap.ingest.errors import TraceError
 HEAD_BYTES = 1 << 16
 """How much of a file `sniff` of a reader is shown."""
 
-_CHUNK_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 16
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
@@ -53,10 +54,9 @@ class _Inflated(io.RawIOBase):
         self._file = path.open("rb")
         self._member: _Decompressor | None = None
         self._compressed = b""
-        self._plain = b""
+        self._plain, self._at = b"", 0
         self._error: TraceError | None = None
         self._done = False
-        self._given = 0
 
     def readable(self) -> bool:
         return True
@@ -72,20 +72,24 @@ class _Inflated(io.RawIOBase):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Exactly `size` bytes, fewer only at the end; all that is left for a negative `size`."""
-        everything = size is None or size < 0
-        parts, length = [self._plain], len(self._plain)
-        while (everything or length < cast(int, size)) and not self._done and self._error is None:
-            piece = self._inflate()
-            parts.append(piece)
-            length += len(piece)
-        data = b"".join(parts)
-        cut = len(data) if everything else cast(int, size)
-        self._plain = data[cut:]
-        data = data[:cut]
-        if self._error is not None and (everything or not data):
+        wanted = sys.maxsize if size is None or size < 0 else size
+        parts, length = [], 0
+        while length < wanted:
+            if self._at == len(self._plain):
+                if self._done or self._error is not None:
+                    break
+                self._plain, self._at = self._inflate(), 0
+            part = self._plain[self._at : self._at + wanted - length]
+            self._at += len(part)
+            length += len(part)
+            parts.append(part)
+        if self._error is not None and (wanted == sys.maxsize or not length):
             raise self._error
-        self._given += len(data)
-        return data
+        return b"".join(parts)
+
+    def unread(self, data: bytes) -> None:
+        """Puts bytes back in front."""
+        self._plain, self._at = data + self._plain[self._at :], 0
 
     def _inflate(self) -> bytes:
         """The next piece of plain data; sets `_done` or `_error` at the end."""
@@ -143,7 +147,7 @@ def open_plain(path: Path) -> BinaryIO:
         stream.close()
         what = f"holds no data: its {codec[0]} stream is empty"
         raise TraceError(str(path), what, code="empty", todo="profile again")
-    stream._plain = first + stream._plain
+    stream.unread(first)
     return cast(BinaryIO, stream)
 
 

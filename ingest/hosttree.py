@@ -46,7 +46,7 @@ def nest(thread: NDArray[Any], start_ns: Ints, dur_ns: Ints) -> HostTree:
             stack.clear()
         while stack and ends[stack[-1]] <= start:
             stack.pop()
-        for above in reversed(stack):
+        for above in reversed(stack):  # nearly always the innermost open span holds it
             if ends[above] >= end and ends[above] > start:
                 parents[i] = above
                 if end > reach[above]:

@@ -147,6 +147,8 @@ class Collector:
     """Collective metadata of kernels and host ops, by event number."""
     call_bytes: dict[int, int] = field(default_factory=dict)
     """Size argument of runtime calls that copy, by event number (ROCm has it there only)."""
+    nested_document: bool = False
+    """Whether an entry of the list is itself a trace."""
     gpu_step_labels: int = 0
     """`ProfilerStep#N` copies on device lanes."""
     counters: list[tuple[str, str, int, float]] = field(default_factory=list)
@@ -232,13 +234,13 @@ class Collector:
             args = [events[i].args for i in ops.tolist()]
             ext[ops] = _ids([a.external_id for a in args])
             seq[ops] = _sequence(args)
-        shaped = [*ops.tolist(), *(i for i, e in enumerate(events) if e.cat == "user_annotation")]
+            for i, a in zip(ops.tolist(), args, strict=True):
+                if a.collective is not None or a.in_nelems is not None:
+                    self.comm_args[int(rows[i]) + first] = a
+        spans = np.flatnonzero(roles == Role.HOST).tolist()
+        shaped = [*ops.tolist(), *(i for i in spans if events[i].cat == "user_annotation")]
         if shaped:
             shape[shaped] = self.shapes.of([_shape_key(events[i].args) for i in shaped])
-        for i in ops.tolist():
-            a = events[i].args
-            if a.collective is not None or a.in_nelems is not None:
-                self.comm_args[int(rows[i]) + first] = a
         self._host.add(
             order=rows + first,
             start=block.start_ns[rows],
@@ -270,6 +272,7 @@ class Collector:
                 self._sample_memory(event.args, int(block.start_ns[i]))
             elif event.ph is None and event.name is None and event.cat is None:
                 self.empty += 1
+                self.nested_document |= bool(bytes(event.nested))
 
     def _sample_memory(self, args: Args, at_ns: int) -> None:
         device = "cpu" if args.device_type == 0 else str(args.device_index)

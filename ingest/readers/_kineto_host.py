@@ -1,6 +1,7 @@
 """Host side of a Kineto trace: spans with kind, nesting, framework op and module path; and what launched what."""
 
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -23,6 +24,14 @@ def _kind(name: str, cat: Any) -> str:
     if cat is None and name.startswith(_MODULE):  # 1.9 to 1.11
         return "module"
     return host_kind(name, cat if isinstance(cat, str) else "")
+
+
+class _Standing(Enum):
+    """What the name of a framework op tells of its work."""
+
+    NONE = 0
+    WORK = 1
+    WRAPPER = 2  # has a formula, but usually calls an op that has one too
 
 
 @dataclass
@@ -57,6 +66,7 @@ class Host:
         if not self.has_modules:
             self.is_module = self.kind == "annotation"
         self._described: dict[tuple[int, int], Described] = {}
+        self._standings: dict[tuple[int, int], _Standing] = {}
         self._holders: set[int] | None = None
         self._shapes_texts: dict[int, str | None] = {NONE: None}
         self._paths: dict[int, str | None] = {NONE: None}
@@ -90,19 +100,25 @@ class Host:
 
     def has_formula(self, row: int) -> bool:
         """Whether a row is a framework op whose work is known by its name: no view, and no wrapper of one that is."""
-        described = self.described(row)
-        if described.op_class is None or aten.is_view(self.name(row)):
-            return False
-        return not aten.is_wrapper(self.name(row)) or row not in self._wrapping()
+        standing = self._standing(row)
+        return standing is _Standing.WORK or (standing is _Standing.WRAPPER and row not in self._wrapping())
+
+    def _standing(self, row: int) -> "_Standing":
+        key = (int(self.columns["name"][row]), int(self.columns["shape"][row]))
+        if key not in self._standings:
+            name = self.name(row)
+            if self.described(row).op_class is None or aten.is_view(name):
+                self._standings[key] = _Standing.NONE
+            else:
+                self._standings[key] = _Standing.WRAPPER if aten.is_wrapper(name) else _Standing.WORK
+        return self._standings[key]
 
     def _wrapping(self) -> set[int]:
         """Spans around ops with a formula: `aten::linear` is a leaf on some back ends, a wrapper on others."""
         if self._holders is None:
             self._holders = set()
             for row in np.flatnonzero(self.is_op).tolist():
-                if aten.is_wrapper(self.name(row)) or aten.is_view(self.name(row)):
-                    continue
-                above = int(self.tree.parent[row]) if self.described(row).op_class is not None else NONE
+                above = int(self.tree.parent[row]) if self._standing(row) is _Standing.WORK else NONE
                 while above >= 0 and above not in self._holders:
                     self._holders.add(above)
                     above = int(self.tree.parent[above])

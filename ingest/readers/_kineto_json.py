@@ -291,9 +291,10 @@ class KinetoText:
         """Two processes that wrote into one file leave totals that belong to neither."""
         second = _SECOND_DOCUMENT.search(text) if self.bare_array or b"traceEvents" in text else None
         if second:
-            raise self._interleaved(f"from byte {offset + second.start()}")
+            raise self.interleaved(f"from byte {offset + second.start()}")
 
-    def _interleaved(self, where: str) -> TraceError:
+    def interleaved(self, where: str) -> TraceError:
+        """The error of a file that two processes wrote."""
         return TraceError(
             self.path,
             f"holds a second trace {where}: two processes wrote into one file",
@@ -417,8 +418,6 @@ class KinetoText:
                 times = times_ns(b"[" + b",".join([b"{}"] * len(events)) + b"]", events)
         else:
             times = times_ns(array, events)
-        if any(e.ph is None and bytes(e.nested) for e in events):
-            raise self._interleaved("inside an event")
         self.events += len(events)
         blocks.append(Block(events, *times))
 

@@ -37,6 +37,8 @@ class OpRows:
 
 def split_exactly(total: int, weights: list[int]) -> list[int]:
     """Splits a whole number by weights into whole numbers that add up to it; evenly where all weights are 0."""
+    if len(weights) == 1:
+        return [total]
     if not any(weights):
         weights = [1] * len(weights)
     parts, before, so_far, whole = [], 0, 0, sum(weights)
@@ -57,6 +59,9 @@ def device_ops(
     """
     n = len(device["order"])
     calls: list[int] = launches.call.tolist()
+    launched = launches.call >= 0
+    launch_ns = host.columns["start"][launches.call].tolist() if launched.any() else [0] * n
+    threads = host.thread[launches.call].tolist() if launched.any() else [0] * n
     framework = _framework_ops(device, host, launches.call)
     rows = OpRows(n)
     values = rows.values
@@ -66,10 +71,13 @@ def device_ops(
     values["stream"] = [host.texts[i] for i in device["stream"].tolist()]
     values["start_ns"], values["dur_ns"] = device["start"].tolist(), device["dur"].tolist()
     values["correlation_id"] = [None if c < 0 else c for c in device["corr"].tolist()]
-    values["launch_ns"] = [None if c < 0 else int(host.columns["start"][c]) for c in calls]
-    values["launch_thread"] = [None if c < 0 else host.threads[host.thread[c]] for c in calls]
-    values["module"] = [host.module(c if c >= 0 else f) for c, f in zip(calls, framework, strict=True)]
-    values["framework_op"] = [None if f < 0 else host.name(f) for f in framework]
+    values["launch_ns"] = [None if c < 0 else at for c, at in zip(calls, launch_ns, strict=True)]
+    values["launch_thread"] = [None if c < 0 else host.threads[t] for c, t in zip(calls, threads, strict=True)]
+    inside = [c if c >= 0 else f for c, f in zip(calls, framework, strict=True)]
+    modules = {row: host.module(row) for row in set(inside)}
+    values["module"] = [modules[row] for row in inside]
+    named = {f: host.name(f) for f in set(framework) if f >= 0}
+    values["framework_op"] = [named.get(f) for f in framework]
     shapes = {f: host.shapes_text(f) for f in set(framework) if f >= 0}
     values["shapes"] = [shapes.get(f) for f in framework]
     values["cost_source"] = ["none"] * n

@@ -62,6 +62,8 @@ def read(path: Path) -> Trace:
         text = KinetoText(stream, str(path), issues)
         for block in text.blocks():
             collected.add(block)
+        if collected.nested_document:
+            raise text.interleaved("inside the first")
     metadata = text.metadata
     _refuse_foreign(path, metadata)
     columns, open_slices, unmatched_ends = collected.host_columns()

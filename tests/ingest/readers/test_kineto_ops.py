@@ -1,4 +1,4 @@
-"""The Kineto reader, on small traces written here: launches, framework ops, costs, modules, collectives, a CPU alone."""
+"""The Kineto reader, on small traces written here: launches, costs, modules, collectives, a CPU alone."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def work(ts: float, dur: float, corr: int, name: str = "gemm", cat: str = "kerne
     }  # fmt: skip
 
 
-def span(cat: str, name: str, ts: float, dur: float, tid: int = 1, pid: int = 1, **args: Any) -> dict[str, Any]:
+def span(cat: str, name: str, ts: float, dur: float, tid: int = 1, *, pid: int = 1, **args: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
@@ -35,7 +35,7 @@ def op(name: str, ts: float, dur: float, tid: int = 1, **args: Any) -> dict[str,
 def launch(
     ts: float, corr: int, tid: int = 1, name: str = "cudaLaunchKernel", pid: int = 1, **args: Any
 ) -> dict[str, Any]:
-    return span("cuda_runtime", name, ts, 2, tid, pid, correlation=corr, **args)
+    return span("cuda_runtime", name, ts, 2, tid, pid=pid, correlation=corr, **args)
 
 
 def read(folder: Path, events: list[Any], **metadata: Any) -> Trace:
@@ -238,8 +238,8 @@ def test_annotations_stand_in_where_no_modules_were_recorded(tmp_path: Path) -> 
 
 def comm(name: str, sent: int, received: int, **more: Any) -> dict[str, Any]:
     return {
-        "Collective name": name, "In msg nelems": sent, "Out msg nelems": received, "Group size": 4, "dtype": "BFloat16",
-        "Process Group Name": "tp", "Process Group Ranks": "[0, 2, 4, 6]", **more,
+        "Collective name": name, "In msg nelems": sent, "Out msg nelems": received, "Group size": 4,
+        "dtype": "BFloat16", "Process Group Name": "tp", "Process Group Ranks": "[0, 2, 4, 6]", **more,
     }  # fmt: skip
 
 
@@ -336,7 +336,7 @@ def test_on_a_cpu_the_working_ops_are_the_work(tmp_path: Path) -> None:
             "Input Dims": [[16], [64, 32], [32, 16], [], []],
             "Input type": ["float", "float", "float", "Scalar", "Scalar"],
         }),
-        op("aten::copy_", 15, 20, **{"Input Dims": [[64, 16], [16]], "Input type": ["float", "float"]}),  # part of addmm
+        op("aten::copy_", 15, 20),  # part of addmm
         op("mylib::outer", 200, 50),
         op("mylib::inner", 210, 10),
         op("aten::empty", 300, 5),
