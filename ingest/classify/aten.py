@@ -12,7 +12,8 @@ from math import prod
 from typing import Any
 
 from tracegap.ingest.classify.aten_args import Args
-from tracegap.ingest.classify.aten_ops import AUTOGRAD, COMMUNICATION, ENTRIES, REASONS, VIEWS, WRAPPERS, Entry
+from tracegap.ingest.classify.aten_names import AUTOGRAD, COMMUNICATION, REASONS, VIEWS, WRAPPERS
+from tracegap.ingest.classify.aten_ops import ENTRIES, Entry
 from tracegap.ingest.classify.kernel import kernel_class
 from tracegap.models import formulas
 from tracegap.models.errors import BadShape
@@ -51,7 +52,7 @@ def is_wrapper(name: str) -> bool:
 @lru_cache(1 << 14)
 def is_view(name: str) -> bool:
     """Whether the operator makes a view or allocates: no kernel, no bytes."""
-    return name.startswith("aten::") and _plain(name) in VIEWS
+    return (name.startswith("aten::") or name in {"detach", "detach_"}) and _plain(name) in VIEWS
 
 
 def describe(

@@ -1,7 +1,7 @@
 """Arguments of a PyTorch operator as Kineto records them, as tensors and values. Pure.
 
 Quirks: a scalar and a 0-dimensional tensor both have the dims `[]`; a list of tensors has a list of shapes and no
-element types, and before 2.1 no shapes either; releases before 2.1 have no scalars, the oldest no types.
+element types, and in older releases no shapes either; releases before 2.1 have no scalars, the oldest no types.
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.aten import Described, describe
-from tracegap.ingest.classify.aten_ops import ENTRIES, REASONS, VIEWS, WRAPPERS
+from tracegap.ingest.classify.aten_names import REASONS, VIEWS, WRAPPERS
+from tracegap.ingest.classify.aten_ops import ENTRIES
 from tracegap.models import formulas
 from tracegap.models.ops import DTYPE_BYTES, OpClass
 

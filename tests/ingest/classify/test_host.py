@@ -22,6 +22,7 @@ from tracegap.ingest.classify.host import host_kind
         ("Buffer Flush", "overhead", "overhead"),
         ("[memory]", "cpu_instant_event", "memory"),
         ("Event Sync", "cuda_sync", "sync"),
+        ("Stream Wait Event", "cuda_sync", "runtime"),
         ("poll", "osrt", "runtime"),
         ("PyTorch Profiler (0)", "Trace", "other"),
         ("something", "unheard_of", "other"),
