@@ -18,7 +18,12 @@ _ABSOLUTE_NS = 10**17  # a line that starts later than this is in Unix time (it 
 _EXECUTE = re.compile(r"execute|enqueue|launch|pjit|pjrt", re.IGNORECASE)
 _AFTERWARDS = re.compile(r"wait|callback|done", re.IGNORECASE)
 _REGION_MARKS = ("ThreadpoolListener::StartRegion", "ThreadpoolListener::StopRegion")
-_MEMORY = frozenset({"MemoryAllocation", "MemoryDeallocation"})
+_KINDS = (
+    ("memory", re.compile(r"^Memory(A|Dea)llocation$")),
+    ("launch", re.compile(r"LoadedExecutable::Execute(Helper\w*)?\b|EnqueueProgram\b")),
+    ("sync", re.compile(r"Buffer::(Await|BlockHost|ToLiteralSync)|^np\.asarray\(jax\.Array\)$|block_until_ready")),
+)
+"""What the runtimes under JAX call their launches and waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +200,7 @@ def _spans(plane: Plane, line: Line, keep: NDArray[np.bool_], clock: Clock) -> p
 def _kind(name: str) -> str:
     if name.startswith("$"):  # the Python tracer writes `$file.py:12 function`
         return "python"
-    return "memory" if name in _MEMORY else host_kind(name, "")
+    return next((kind for kind, pattern in _KINDS if pattern.search(name)), None) or host_kind(name, "")
 
 
 def _link(host: Host, line: Line, keep: NDArray[np.bool_], first: int, names: pl.Series) -> None:

@@ -76,6 +76,17 @@ class _Known:
     """Name of the start's instruction."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Async:
+    """An execution of an asynchronous operation."""
+
+    begun: _Known
+    done: _Known
+    start_ps: int
+    end_ps: int
+    group: int
+
+
 @dataclass(slots=True)
 class _Reader:
     plane: Plane
@@ -106,13 +117,14 @@ class _Reader:
         kinds = {key: self.describe(key) for key in np.unique(line.kind).tolist()}
         control = [key for key, known in kinds.items() if known.instruction.opcode in hlo.STRUCTURE]
         keep = ~(np.isin(line.kind, control) & holds_next(start, end))
-        overlapped: list[tuple[_Known, _Known | None, int, int]] = []
+        group = line.numbers("group_id")
+        overlapped: list[_Async] = []
         for begun, done in _pair_halves(line, start, kinds):
             keep[[begun, done]] = False
-            pair = kinds[int(line.kind[begun])], kinds[int(line.kind[done])]
-            overlapped.append((*pair, int(start[begun]), int(end[done])))
-        for first_half, _, first, last in overlapped:
-            self.spans.setdefault(_whole_name(first_half.instruction), []).append((first, last))
+            halves = kinds[int(line.kind[begun])], kinds[int(line.kind[done])]
+            found = _Async(*halves, int(start[begun]), int(end[done]), int(group[begun]))
+            overlapped.append(found)
+            self.spans.setdefault(_whole_name(found.begun.instruction), []).append((found.start_ps, found.end_ps))
         for known_spans in self.spans.values():
             known_spans.sort()
         overlapped += self._from_async_line(line, (start, end), keep)
@@ -124,7 +136,7 @@ class _Reader:
                 op=which.astype(np.int64),
                 start_ps=start[keep],
                 end_ps=end[keep],
-                group=line.numbers("group_id")[keep],
+                group=group[keep],
             )
         )
         self._add_async(overlapped)
@@ -135,14 +147,15 @@ class _Reader:
 
     def _from_async_line(
         self, line: Line | None, times: tuple[Ints, Ints] | None, keep: NDArray[np.bool_] | None
-    ) -> list[tuple[_Known, _Known | None, int, int]]:
+    ) -> list[_Async]:
         """Operations of the asynchronous line that are not known yet. Their slices on `line` leave `keep`."""
-        found: list[tuple[_Known, _Known | None, int, int]] = []
+        found: list[_Async] = []
         for other in self.plane.lines:
             if other.name != ASYNC_LINE:
                 continue
             start = self.context.clock.starts_ps(other)
             end = start + other.duration_ps
+            group = other.numbers("group_id")
             codes, done_names = other.codes("hlo_op")
             for i, key in enumerate(other.kind.tolist()):
                 span = (int(start[i]), int(end[i]))
@@ -150,7 +163,7 @@ class _Reader:
                 if _overlaps(self.spans.get(_whole_name(known.instruction), []), span):
                     continue
                 insort(self.spans.setdefault(_whole_name(known.instruction), []), span)
-                found.append((known, None, *span))
+                found.append(_Async(known, known, *span, int(group[i])))
                 if line is None or times is None or keep is None:
                     continue
                 name = known.instruction.name
@@ -161,20 +174,20 @@ class _Reader:
                         keep[slot] = False
         return found
 
-    def _add_async(self, found: list[tuple[_Known, _Known | None, int, int]]) -> None:
+    def _add_async(self, found: list[_Async]) -> None:
         if not found:
             return
         ops: dict[tuple[int, int], int] = {}
         table: list[Op] = []
         rows = []
-        for begun, done, first, last in found:
-            key = (id(begun), id(done))
+        for one in found:
+            key = (id(one.begun), id(one.done))
             if key not in ops:
                 ops[key] = len(table)
-                table.append(_together(begun.op, done.op if done is not None else begun.op))
-            rows.append((ops[key], first, last))
-        op, start, end = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
-        self.batches.append(Batch(stream="async", ops=table, op=op, start_ps=start, end_ps=end))
+                table.append(_together(one.begun.op, one.done.op))
+            rows.append((ops[key], one.start_ps, one.end_ps, one.group))
+        op, start, end, group = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+        self.batches.append(Batch(stream="async", ops=table, op=op, start_ps=start, end_ps=end, group=group))
 
 
 def _whole_name(instruction: Instruction) -> str:
