@@ -1,0 +1,75 @@
+"""Laws of the account, each a query for what breaks it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.suites.subject import Subject
+
+from tracegap.reports.buckets import COLUMNS
+
+_STATES = ("compute", "exposed_comm", "exposed_copy", "idle")
+_IDLE_CAUSES = ("idle_host_ns", "idle_sync_ns", "idle_input_ns", "idle_gap_ns", "idle_unknown_ns")
+
+_QUERIES = {
+    "buckets add up to the step": f"""
+        select trace_id, device_id, step, wall_ns from step_gap where {" + ".join(COLUMNS)} <> wall_ns
+    """,
+    "states add up to the step": f"""
+        select trace_id, device_id, step, wall_ns from steps where {" + ".join(f"{s}_ns" for s in _STATES)} <> wall_ns
+    """,
+    "idle has a cause": f"""
+        select trace_id, device_id, step from steps where {" + ".join(_IDLE_CAUSES)} <> idle_ns
+    """,
+    "nothing is negative": f"""
+        select trace_id, device_id, step from steps
+        where wall_ns < 0 or least({", ".join((*(f"{s}_ns" for s in _STATES), *_IDLE_CAUSES))}) < 0
+        union all by name
+        select trace_id, device_id, step from ops where dur_ns < 0 or share_ns < 0 or share_ns > dur_ns
+    """,
+    "windows tile the timeline": """
+        select trace_id, device_id, step, start_ns + wall_ns as end_ns,
+               lead(start_ns) over (partition by trace_id, device_id order by start_ns, step) as next_ns
+        from steps qualify next_ns <> end_ns
+    """,
+    "shares add up to each state": """
+        select s.trace_id, s.device_id, s.step
+        from steps s left join (
+            select trace_id, device_id, step, sum(share_ns) filter (state = 'compute') as compute_ns,
+                   sum(share_ns) filter (state = 'exposed_comm') as comm_ns,
+                   sum(share_ns) filter (state = 'exposed_copy') as copy_ns
+            from op_windows group by all
+        ) w using (trace_id, device_id, step)
+        where coalesce(w.compute_ns, 0) <> s.compute_ns or coalesce(w.comm_ns, 0) <> s.exposed_comm_ns
+           or coalesce(w.copy_ns, 0) <> s.exposed_copy_ns
+    """,
+    "shares in windows are shares of the whole": """
+        select o.trace_id, o.op_id from ops o join op_windows w using (trace_id, op_id)
+        group by all having sum(w.share_ns) > any_value(o.share_ns) or sum(w.dur_ns) > any_value(o.dur_ns)
+    """,
+    "communication is exposed or hidden": """
+        select c.trace_id, c.op_id from collectives c join ops o using (trace_id, op_id)
+        where c.exposed_ns + c.hidden_ns <> o.dur_ns or c.exposed_ns < 0 or c.hidden_ns < 0
+    """,
+    "every collective has its row": """
+        select trace_id, op_id from ops anti join collectives using (trace_id, op_id) where op_class = 'collective'
+        union all
+        select trace_id, op_id from collectives
+        anti join (select * from ops where op_class = 'collective') using (trace_id, op_id)
+    """,
+    "what is known has a source": """
+        select trace_id, op_id from ops
+        where ((flops is null and bytes is null) <> (cost_source = 'none') and op_class not in ('copy', 'memset'))
+           or flops < 0 or bytes < 0
+    """,
+    "what is unknown has a reason": """
+        select trace_id, op_id, name from op_gap where t_min_ns is null and unknown_because is null
+    """,
+}
+
+
+def _broken(sql: str) -> Callable[[Subject], list[Any]]:
+    return lambda subject: subject.con.execute(f"{sql} limit 5").fetchall()
+
+
+LAWS = {name: _broken(sql) for name, sql in _QUERIES.items()}
+"""First rows that break the law, by its name."""
