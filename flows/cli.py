@@ -202,7 +202,13 @@ def report(ctx: click.Context, runs: tuple[str, ...], out: Path | None, store: P
 @_json_option
 @click.pass_context
 def compare(
-    ctx: click.Context, before: str, after: str, fail_over: str | None, out: Path | None, store: Path | None, as_json: bool
+    ctx: click.Context,
+    before: str,
+    after: str,
+    fail_over: str | None,
+    out: Path | None,
+    store: Path | None,
+    as_json: bool,
 ) -> None:
     """Say what got slower between two runs, and why. A run is a name in the store or paths of traces.
 
@@ -219,7 +225,9 @@ def compare(
             run_ids, got = _run_ids(con, [argument])
             status = max(status, got)
             if len(run_ids) != 1:
-                raise TracegapError(f"{argument}: {len(run_ids)} runs ({', '.join(run_ids) or 'no trace'}); name one of them")
+                raise TracegapError(
+                    f"{argument}: {len(run_ids)} runs ({', '.join(run_ids) or 'no trace'}); name one of them"
+                )
             sides += run_ids
         result = comparing.compare(con, *sides)
     if as_json:
@@ -318,7 +326,16 @@ def hardware(chip: str | None, as_json: bool) -> None:
     elif chip:
         _show(tables.table(["", chip], [(k, v) for k, v in rows[0].items() if v not in (None, "")]))
     else:
-        columns = ("id", "name", "bf16_tflops", "fp8_tflops", "hbm_gb", "hbm_gbps", "scaleup_gbps_per_dir", "scaleup_max_domain")
+        columns = (
+            "id",
+            "name",
+            "bf16_tflops",
+            "fp8_tflops",
+            "hbm_gb",
+            "hbm_gbps",
+            "scaleup_gbps_per_dir",
+            "scaleup_max_domain",
+        )
         _show(tables.table(columns, [tuple(r[c] for c in columns) for r in rows]))
 
 
@@ -407,7 +424,9 @@ def view(run: str, out: Path, store: Path | None, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--source", required=True, type=click.Path(path_type=Path, exists=True, file_okay=False), help="Folder of traces.")
+@click.option(
+    "--source", required=True, type=click.Path(path_type=Path, exists=True, file_okay=False), help="Folder of traces."
+)
 @click.option("--publish", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder of the pages.")
 @_store_option
 @_json_option
@@ -430,7 +449,9 @@ def nightly(ctx: click.Context, source: Path, publish: Path, store: Path | None,
 
 @cli.command()
 @click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("demo"), show_default=True)
-@click.option("--samples", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Else those of the checkout.")
+@click.option(
+    "--samples", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Else those of the checkout."
+)
 @_json_option
 @click.pass_context
 def demo(ctx: click.Context, out: Path, samples: Path | None, as_json: bool) -> None:
@@ -453,7 +474,7 @@ def demo(ctx: click.Context, out: Path, samples: Path | None, as_json: bool) -> 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
     try:
-        cli.main(args=list(argv) if argv is not None else None, prog_name="tracegap", standalone_mode=True)
+        cli(args=list(argv) if argv is not None else None, prog_name="tracegap")
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else WRONG_USE
     return DONE

@@ -45,7 +45,9 @@ class Examination:
         if self.error:
             yield self.error
             return
-        rank = "" if self.rank is None else f", rank {self.rank}" + (f" of {self.world_size}" if self.world_size else "")
+        rank = (
+            "" if self.rank is None else f", rank {self.rank}" + (f" of {self.world_size}" if self.world_size else "")
+        )
         yield f"{self.path}: {self.format} ({self.framework}{rank}): {'sound' if self.sound else 'damaged'}"
         for d in self.devices:
             yield f"  device {d['device_id']}: {d['name'] or 'not named'}; {d['matched_by']}"
@@ -71,7 +73,8 @@ def examine(path: Path) -> Examination:
     counts, sources = set(), set()
     for (device_id,), ops in trace.ops.partition_by("device_id", as_dict=True).items():
         marks = trace.step_marks.filter(
-            trace.step_marks["device_id"].is_null() | (trace.step_marks["device_id"] == device_id).fill_null(value=False)
+            trace.step_marks["device_id"].is_null()
+            | (trace.step_marks["device_id"] == device_id).fill_null(value=False)
         )
         found = steps.windows_of(ops, marks, trace.issues)
         if found:
@@ -83,7 +86,9 @@ def examine(path: Path) -> Examination:
             chip, matched_by = pipeline.chip_of(d, None)
         except TracegapError as e:
             chip, matched_by = None, str(e)
-        devices.append({"device_id": d.device_id, "name": d.name, "hardware": chip.id if chip else None, "matched_by": matched_by})
+        devices.append(
+            {"device_id": d.device_id, "name": d.name, "hardware": chip.id if chip else None, "matched_by": matched_by}
+        )
     return Examination(
         path=str(path),
         format=trace.format,

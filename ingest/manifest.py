@@ -102,7 +102,9 @@ def load(path: Path) -> Manifest:
             known = ", ".join(kinds)
             raise TraceError(str(path), f"unknown key {key!r}", code="malformed", todo=f"known keys: {known}")
         if not isinstance(value, kinds[key]):
-            raise TraceError(str(path), f"{key}: got {value!r}", code="malformed", todo="see docs/manifest.md for its type")
+            raise TraceError(
+                str(path), f"{key}: got {value!r}", code="malformed", todo="see docs/manifest.md for its type"
+            )
         values[key] = value
     if "started_at" in values:
         values["started_at"] = _utc(values["started_at"], path)

@@ -1,6 +1,8 @@
 """From paths to rows: finds trace files, reads each with the reader that knows it, accounts its time, stores it."""
 
+import datetime
 import importlib
+import json
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -156,7 +158,8 @@ def _ingest_file(con: duckdb.DuckDBPyConnection, path: Path, run: str | None, pa
         rank=trace.rank,
         ops=len(trace.ops),
         diagnostics=[{k: r[k] for k in ("code", "count", "where", "message")} for r in trace.issues.rows()],
-        error="; ".join(f"{path}: {r['message']}" + (f" ({r['where']})" if r["where"] else "") for r in lost_rows) or None,
+        error="; ".join(f"{path}: {r['message']}" + (f" ({r['where']})" if r["where"] else "") for r in lost_rows)
+        or None,
     )
 
 
@@ -229,7 +232,10 @@ def store_trace(
         rank = device.ordinal if device.ordinal is not None else trace.rank
         step_parts.append(
             accounted.steps.with_columns(
-                tag, pl.lit(run_id).alias("run_id"), pl.lit(rank, dtype=pl.Int64).alias("rank"), device_id=pl.lit(device_id)
+                tag,
+                pl.lit(run_id).alias("run_id"),
+                pl.lit(rank, dtype=pl.Int64).alias("rank"),
+                device_id=pl.lit(device_id),
             )
         )
     _put_run(con, run_id, trace, described)
@@ -328,7 +334,9 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str) -> Accounted
         },
         schema_overrides={"device_id": pl.String},
     )
-    return Accounted(ops=ops.with_columns(share_ns=pl.Series(share_ns)), op_windows=op_windows, steps=step_rows, comm=comm)
+    return Accounted(
+        ops=ops.with_columns(share_ns=pl.Series(share_ns)), op_windows=op_windows, steps=step_rows, comm=comm
+    )
 
 
 def _put_device(con: duckdb.DuckDBPyConnection, trace_id: str, device: Device, given: str | None) -> None:
@@ -371,7 +379,10 @@ def chip_of(device: Device, given: str | None) -> tuple[hardware.Chip | None, st
     )
     if match:
         return match.chip, match.matched_by
-    return None, f"no part of the catalogue is called {device.name!r}" if device.name else "the trace does not name the part"
+    return (
+        None,
+        f"no part of the catalogue is called {device.name!r}" if device.name else "the trace does not name the part",
+    )
 
 
 def _peaks(device: Device, chip: hardware.Chip | None) -> Iterator[tuple[str, str, float, str]]:
@@ -405,7 +416,7 @@ def _put_run(con: duckdb.DuckDBPyConnection, run_id: str, trace: Trace, describe
     if old:
         frameworks |= set(old[0][0].split("+"))
         sizes.add(old[0][1])
-        config = store.json.loads(old[0][2] or "{}") | config
+        config = json.loads(old[0][2] or "{}") | config
         began = min((t for t in (began, old[0][3]) if t), default=None)
     row["framework"] = "+".join(sorted(frameworks))
     row["world_size"] = max((s for s in sizes if s), default=None)
@@ -415,9 +426,8 @@ def _put_run(con: duckdb.DuckDBPyConnection, run_id: str, trace: Trace, describe
     store.insert_row(con, "runs", row)
 
 
-def _utc(unix_ns: int | None) -> Any:
+def _utc(unix_ns: int | None) -> datetime.datetime | None:
     """Naive UTC time of a Unix time in ns."""
     if unix_ns is None:
         return None
-    return store.datetime.datetime.fromtimestamp(unix_ns / 1e9, store.datetime.UTC).replace(tzinfo=None)
-
+    return datetime.datetime.fromtimestamp(unix_ns / 1e9, datetime.UTC).replace(tzinfo=None)

@@ -115,9 +115,7 @@ def insert(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> N
 def insert_row(con: duckdb.DuckDBPyConnection, table: str, row: Mapping[str, Any]) -> None:
     """Appends one row; JSON columns take any value."""
     types = {c.name: c.type for c in BY_NAME[table].columns}
-    values = [
-        json.dumps(v, default=str) if types[k] == "JSON" and v is not None else v for k, v in row.items()
-    ]
+    values = [json.dumps(v, default=str) if types[k] == "JSON" and v is not None else v for k, v in row.items()]
     marks = ", ".join("?" * len(values))
     con.execute(f"insert into {table} ({', '.join(row)}) values ({marks})", values).fetchall()
 

@@ -27,16 +27,24 @@ _MAX_CAUSES = 8
 _CAUSE_SHARE = 0.02  # a bucket is named as a cause from this part of the largest bucket's change
 
 _CONFIG_OF_BUCKET = (
-    (re.compile(r"bucket|ddp|fsdp|zero|nccl|comm|mesh|parallel|shard|topology|ranks|world|hosts|nodes", re.I), {"comm_minimum", "comm_inefficiency"}),
-    (re.compile(r"data|loader|worker|prefetch|pin_memory|dataset|shuffle", re.I), {"idle_input", "comm_wait", "exposed_copy"}),
-    (re.compile(r"log|eval|checkpoint_every|sync|item|print", re.I), {"idle_sync", "idle_host"}),
-    (re.compile(r"compile|graph|capture|eager|launch", re.I), {"idle_host", "idle_gap", "kernel_inefficiency", "memory_bound"}),
-    (re.compile(r"recomp|remat|activation_checkpoint", re.I), {"recompute_math", "useful_math", "memory_bound", "kernel_inefficiency"}),
-    (re.compile(r"dtype|precision|bf16|fp8|fp16|tf32|attention|kernel|batch|seq|hidden|layers|heads|vocab|model|optim", re.I),
-     {"useful_math", "recompute_math", "memory_bound", "kernel_inefficiency", "unmodelled_compute"}),
-    (re.compile(r"pipeline|microbatch|stage", re.I), {"idle_pipeline", "comm_wait"}),
-)  # fmt: skip
-"""Which buckets a configuration key can move, by words in its name. A hint for people, marked as such by being keys only."""
+    (
+        "bucket|ddp|fsdp|zero|nccl|comm|mesh|parallel|shard|topology|ranks|world|hosts|nodes",
+        {"comm_minimum", "comm_inefficiency"},
+    ),
+    ("data|loader|worker|prefetch|pin_memory|dataset|shuffle", {"idle_input", "comm_wait", "exposed_copy"}),
+    ("log|eval|checkpoint_every|sync|item|print", {"idle_sync", "idle_host"}),
+    ("compile|graph|capture|eager|launch", {"idle_host", "idle_gap", "kernel_inefficiency", "memory_bound"}),
+    (
+        "recomp|remat|activation_checkpoint",
+        {"recompute_math", "useful_math", "memory_bound", "kernel_inefficiency"},
+    ),
+    (
+        "dtype|precision|bf16|fp8|fp16|tf32|attention|kernel|batch|seq|hidden|layers|heads|vocab|model|optim",
+        {"useful_math", "recompute_math", "memory_bound", "kernel_inefficiency", "unmodelled_compute"},
+    ),
+    ("pipeline|microbatch|stage", {"idle_pipeline", "comm_wait"}),
+)
+"""Which buckets a configuration key can move, by words in its name. A hint, not a proof."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +158,7 @@ def compare(con: duckdb.DuckDBPyConnection, before: str, after: str) -> Comparis
         before=a,
         after=b,
         interval_ns=interval,
-        causes=_causes(con, a, b, [c["key"] for c in config]),
+        causes=_causes(con, a, b, [str(c["key"]) for c in config]),
         config=config,
         operations=_operations(con, before, after),
     )
@@ -249,7 +257,7 @@ def _causes(con: duckdb.DuckDBPyConnection, a: Side, b: Side, changed: list[str]
 
 
 def _can_move(key: str, bucket: str) -> bool:
-    return any(pattern.search(key) and bucket in moved for pattern, moved in _CONFIG_OF_BUCKET)
+    return any(bucket in moved and re.search(words, key, re.IGNORECASE) for words, moved in _CONFIG_OF_BUCKET)
 
 
 def _late_rank(con: duckdb.DuckDBPyConnection, side: Side) -> int | None:
@@ -276,7 +284,8 @@ _COMM = """
         left join comm_windows c on c.trace_id = w.trace_id and c.op_id = w.op_id and c.step = w.step
         where g.run_id = $1
     )
-    select coalesce(collective, 'communication of unknown kind') as collective, count(*) / any_value(n) / any_value(steps) as calls,
+    select coalesce(collective, 'communication of unknown kind') as collective,
+           count(*) / any_value(n) / any_value(steps) as calls,
            avg(message_bytes) as mean_bytes, median(busbw_gb_per_s) as busbw,
            sum(comm_inefficiency_ns) / any_value(n) / any_value(steps) as comm_inefficiency_ns,
            sum(comm_wait_ns) / any_value(n) / any_value(steps) as comm_wait_ns,
@@ -291,13 +300,12 @@ def _words(con: duckdb.DuckDBPyConnection, column: str, a: Side, b: Side) -> str
         late = _late_rank(con, b)
         return "waiting for the last rank" + ("" if late is None else f", most often rank {late}")
     if column.startswith("comm_"):
-        sides = [
-            {r["collective"]: r for r in store.frame_of(con, _COMM, [side.run_id]).to_dicts()} for side in (a, b)
-        ]
+        sides = [{r["collective"]: r for r in store.frame_of(con, _COMM, [side.run_id]).to_dicts()} for side in (a, b)]
         kinds = sides[0].keys() | sides[1].keys()
 
         def moved(kind: str) -> float:
-            return abs((sides[1].get(kind, {}).get(column) or 0) - (sides[0].get(kind, {}).get(column) or 0))
+            before, after = (float(side.get(kind, {}).get(column) or 0) for side in sides)
+            return abs(after - before)
 
         if kinds:
             kind = max(sorted(kinds), key=moved)
@@ -308,7 +316,9 @@ def _words(con: duckdb.DuckDBPyConnection, column: str, a: Side, b: Side) -> str
         groups = [g for g in groups if g["op_class"] not in ("collective", "copy", "memset")]
         if groups:
             g = groups[0]
-            return f"{BY_COLUMN[column].title}: most in {g['operation']} ({g['change']}, {human_ns(g['delta_ns'])} a step)"
+            return (
+                f"{BY_COLUMN[column].title}: most in {g['operation']} ({g['change']}, {human_ns(g['delta_ns'])} a step)"
+            )
     return BY_COLUMN[column].title + ": " + BY_COLUMN[column].meaning
 
 

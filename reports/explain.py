@@ -44,7 +44,8 @@ class Explanation:
         tag = " (simulated)" if self.simulated else ""
         yield (
             f"{self.run_id}{tag}: step {self.step} took {human_ns(self.wall_ns)}, {human_ns(abs(delta))} "
-            f"({abs(delta) / max(self.usual_ns, 1):.1%}) {word} than its {len(self.neighbours)} neighbours ({human_ns(self.usual_ns)})"
+            f"({abs(delta) / max(self.usual_ns, 1):.1%}) {word} than its {len(self.neighbours)} neighbours "
+            f"({human_ns(self.usual_ns)})"
         )
         largest = max(map(abs, self.buckets.values()), default=0)
         for column, ns in sorted(self.buckets.items(), key=lambda kv: -abs(kv[1])):
@@ -52,7 +53,11 @@ class Explanation:
                 break
             bucket = BY_COLUMN[column]
             where = next((r for r in self.ranks if r["bucket"] == column), None)
-            rank = f"; most on rank {where['rank']} ({human_ns(where['delta_ns'])})" if where and where["rank"] is not None else ""
+            rank = (
+                f"; most on rank {where['rank']} ({human_ns(where['delta_ns'])})"
+                if where and where["rank"] is not None
+                else ""
+            )
             yield f"  {bucket.name:<20} {'+' if ns > 0 else '-'}{human_ns(abs(ns))}   {bucket.meaning}{rank}"
         for op in self.operations[:3]:
             yield f"  operation {op['operation']}: {'+' if op['delta_ns'] > 0 else '-'}{human_ns(abs(op['delta_ns']))}"
@@ -73,7 +78,9 @@ def explain(con: duckdb.DuckDBPyConnection, run_id: str, step: int) -> Explanati
     )
     steps = sorted(set(rows["step"].to_list()))
     if step not in steps:
-        raise TracegapError(f"{run_id}: no step {step}; it has {steps[0]} to {steps[-1]}" if steps else f"{run_id}: no steps")
+        raise TracegapError(
+            f"{run_id}: no step {step}; it has {steps[0]} to {steps[-1]}" if steps else f"{run_id}: no steps"
+        )
     complete = sorted(set(rows.filter(rows["complete"])["step"].to_list()) - {step}, key=lambda s: (abs(s - step), s))
     near = sorted(complete[: 2 * _NEIGHBOURS])
     if not near:

@@ -18,7 +18,8 @@ class Rule:
     """A kind of finding.
 
     The query takes the run as its one parameter and gives a row a finding: its columns fill the sentence, of which a part
-    in double brackets is left out where a value of it is NULL, and become the evidence; `saves_ns` and `config_keys` among them go to their own columns, `severity` overrides.
+    in double brackets is left out where a value of it is NULL, and become the evidence; `saves_ns` and `config_keys`
+    among them go to their own columns, `severity` overrides.
     """
 
     kind: str
@@ -107,7 +108,8 @@ RULES = (
     ),
     Rule(
         kind="slow_operations",
-        sentence="{operation:name} {shapes:shapes}: {calls:.0f} a step at {efficiency:.0f}% of its roofline bound, {saves_ns:ns} a step beyond it",
+        sentence="{operation:name} {shapes:shapes}: {calls:.0f} a step at {efficiency:.0f}% of its roofline bound, "
+        "{saves_ns:ns} a step beyond it",
         sql="""
             with step as (select step, avg(wall_ns) as wall_ns from step_gap where run_id = $1 and complete group by step),
             devices as (select count(distinct (trace_id, device_id)) as n from steps where run_id = $1 and complete),
@@ -130,12 +132,30 @@ RULES = (
             from grouped where saves_ns > 0.01 * (select median(wall_ns) from step) order by saves_ns desc limit 5
         """,
     ),
-    _bucket_rule("input", "idle_input_ns", "the device waits {saves_ns:ns} a step ({percent}%) for data: the host sits in its loader"),
-    _bucket_rule("synchronisation", "idle_sync_ns", "the device idles {saves_ns:ns} a step ({percent}%) while the host synchronises"),
-    _bucket_rule("host", "idle_host_ns", "the device idles {saves_ns:ns} a step ({percent}%) because the host has not begun to launch"),
-    _bucket_rule("launch_gaps", "idle_gap_ns", "the device idles {saves_ns:ns} a step ({percent}%) between launch and start of operations"),
+    _bucket_rule(
+        "input",
+        "idle_input_ns",
+        "the device waits {saves_ns:ns} a step ({percent}%) for data: the host sits in its loader",
+    ),
+    _bucket_rule(
+        "synchronisation",
+        "idle_sync_ns",
+        "the device idles {saves_ns:ns} a step ({percent}%) while the host synchronises",
+    ),
+    _bucket_rule(
+        "host",
+        "idle_host_ns",
+        "the device idles {saves_ns:ns} a step ({percent}%) because the host has not begun to launch",
+    ),
+    _bucket_rule(
+        "launch_gaps",
+        "idle_gap_ns",
+        "the device idles {saves_ns:ns} a step ({percent}%) between launch and start of operations",
+    ),
     _bucket_rule("copies", "exposed_copy_ns", "copies and fills run alone {saves_ns:ns} a step ({percent}%)"),
-    _bucket_rule("pipeline", "idle_pipeline_ns", "waiting for another pipeline stage takes {saves_ns:ns} a step ({percent}%)"),
+    _bucket_rule(
+        "pipeline", "idle_pipeline_ns", "waiting for another pipeline stage takes {saves_ns:ns} a step ({percent}%)"
+    ),
     Rule(
         kind="recomputation",
         sentence="{saves_ns:ns} a step at peak is spent on FLOPs beyond the model's",
@@ -147,7 +167,8 @@ RULES = (
     ),
     Rule(
         kind="beats_its_bound",
-        sentence="{operation:name} takes {percent:.0f}% of its bound: its FLOPs, its bytes or the peak are wrong, or its data came from cache",
+        sentence="{operation:name} takes {percent:.0f}% of its bound: its FLOPs, its bytes or the peak are wrong, "
+        "or its data came from cache",
         sql="""
             with ticks as (
                 -- Old traces have whole microseconds: an operation may be a tick longer than it says.
@@ -202,7 +223,10 @@ RULES = (
         kind="inferred_steps",
         sentence="no step is marked: a repeating pattern of {kernels:.0f} operations stands for one, which may be a layer; "
         "mark steps to be sure",
-        sql="select median(kernels) as kernels, count(*) as steps from steps where run_id = $1 and source = 'inferred' having count(*) > 0",
+        sql="""
+            select median(kernels) as kernels, count(*) as steps from steps
+            where run_id = $1 and source = 'inferred' having count(*) > 0
+        """,
         severity="low",
     ),
     Rule(

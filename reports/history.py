@@ -76,5 +76,16 @@ def history(con: duckdb.DuckDBPyConnection, job: str | None) -> list[Night]:
     if not rows and job is not None:
         known = [r[0] for r in con.execute("select distinct job from runs order by 1").fetchall()]
         raise TracegapError(f"{job}: no such job in the store; jobs: {', '.join(known) or 'none'}")
-    names = ("job", "run_id", "started_at", "git_commit", "simulated", "steps", "step_ns", "mfu", "modelled_share_frac", "change_frac")
+    names = (
+        "job",
+        "run_id",
+        "started_at",
+        "git_commit",
+        "simulated",
+        "steps",
+        "step_ns",
+        "mfu",
+        "modelled_share_frac",
+        "change_frac",
+    )
     return [Night(**dict(zip(names, row, strict=True))) for row in rows]

@@ -61,9 +61,7 @@ def evaluate(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
     ).fetchall()
     if not found:
         raise TracegapError(f"{run_id}: no such run in the store; `tracegap sql 'select run_id from runs'` lists them")
-    model, topology, tokens, world_size = (
-        json.loads(v) if isinstance(v, str) else v for v in found[0]
-    )
+    model, topology, tokens, world_size = (json.loads(v) if isinstance(v, str) else v for v in found[0])
     with store.transaction(con):
         install_views(con)
         load_hardware(con)
@@ -233,7 +231,11 @@ def _split_waits(con: duckdb.DuckDBPyConnection, trace_id: str, device_id: str, 
 
 
 def _step_theory(
-    con: duckdb.DuckDBPyConnection, run_id: str, model: dict[str, Any] | None, tokens: int | None, world_size: int | None
+    con: duckdb.DuckDBPyConnection,
+    run_id: str,
+    model: dict[str, Any] | None,
+    tokens: int | None,
+    world_size: int | None,
 ) -> None:
     """Model FLOPs of a step on one device, and the peak of the dtype that does most of the matrix arithmetic."""
     devices = con.execute(
@@ -254,9 +256,12 @@ def _step_theory(
         """,
         [run_id, run_id],
     ).fetchall()
-    count = world_size or con.execute(
-        "select count(*) from (select distinct trace_id, device_id from steps where run_id = ?)", [run_id]
-    ).fetchall()[0][0]
+    count = (
+        world_size
+        or con.execute(
+            "select count(*) from (select distinct trace_id, device_id from steps where run_id = ?)", [run_id]
+        ).fetchall()[0][0]
+    )
     total, note = _model_flops(model, tokens)
     per_device = round(total / count) if total is not None and count else None
     rows = [
@@ -266,7 +271,9 @@ def _step_theory(
             "model_flops": per_device,
             "peak_flops_per_s": peak,
             "mfu_dtype": dtype,
-            "mfu_note": note if peak else f"{note}; no peak of this part for dtype {dtype or '(no matrix product with known FLOPs)'}",
+            "mfu_note": note
+            if peak
+            else f"{note}; no peak of this part for dtype {dtype or '(no matrix product with known FLOPs)'}",
         }
         for trace_id, device_id, dtype, peak in devices
     ]

@@ -72,7 +72,7 @@ def match(calls: pl.DataFrame) -> Matched:
         calls: columns of CALL_SCHEMA.
     """
     if not len(calls):
-        return Matched(_rows([], [], [], [], [], []))
+        return Matched(pl.DataFrame(schema=_ROWS))
     calls = calls.with_row_index("row").with_columns(
         pl.format("{}/{}", "trace_id", "device_id").alias("who"),
         pl.col("group_id").fill_null("?").alias("group"),
@@ -110,46 +110,24 @@ def match(calls: pl.DataFrame) -> Matched:
         arrival[rows] = own
         if spread > residual:
             last[rows] = ranks[rows[int(np.argmax(start_c[rows]))]]
-    ids = [int(i) if i >= 0 else None for i in instance]
-    return Matched(
-        _rows(
-            calls["trace_id"].to_list(),
-            calls["op_id"].to_list(),
-            ids,
-            [str(b) for b in by],
-            [int(a) if i is not None else None for a, i in zip(arrival, ids, strict=True)],
-            [int(r) if i is not None and r >= 0 else None for r, i in zip(last, ids, strict=True)],
-        ),
-        clocks,
+    matched = pl.Series(instance >= 0)
+    result = calls.select("trace_id", "op_id").with_columns(
+        instance_id=pl.when(matched).then(pl.Series(instance)),
+        matched_by=pl.Series([str(b) for b in by]),
+        arrival_ns=pl.when(matched).then(pl.Series(arrival)),
+        last_rank=pl.when(matched & pl.Series(last >= 0)).then(pl.Series(last)),
     )
+    return Matched(result, clocks)
 
 
-def _rows(
-    traces: list[str],
-    ops: list[int],
-    instances: list[int | None],
-    by: list[str],
-    arrivals: list[int | None],
-    last: list[int | None],
-) -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "trace_id": traces,
-            "op_id": ops,
-            "instance_id": instances,
-            "matched_by": by,
-            "arrival_ns": arrivals,
-            "last_rank": last,
-        },
-        schema={
-            "trace_id": pl.String,
-            "op_id": pl.Int64,
-            "instance_id": pl.Int64,
-            "matched_by": pl.String,
-            "arrival_ns": pl.Int64,
-            "last_rank": pl.Int64,
-        },
-    )
+_ROWS = {
+    "trace_id": pl.String,
+    "op_id": pl.Int64,
+    "instance_id": pl.Int64,
+    "matched_by": pl.String,
+    "arrival_ns": pl.Int64,
+    "last_rank": pl.Int64,
+}
 
 
 def _groups(instance: np.ndarray) -> list[np.ndarray]:
@@ -163,12 +141,13 @@ def _groups(instance: np.ndarray) -> list[np.ndarray]:
 
 def _candidates(calls: pl.DataFrame) -> list[tuple[np.ndarray, str]]:
     """Row numbers that belong together, and how that is known."""
-    found: list[tuple[np.ndarray, str]] = []
     with_seq = calls.filter(pl.col("seq").is_not_null() & (pl.col("group") != "?"))
     clear = with_seq.filter(pl.len().over("group", "seq", "who") == 1)
-    for part in clear.partition_by("group", "seq", maintain_order=True):
-        if part["collective"].n_unique() == 1:
-            found.append((part["row"].to_numpy(), "seq"))
+    found = [
+        (part["row"].to_numpy(), "seq")
+        for part in clear.partition_by("group", "seq", maintain_order=True)
+        if part["collective"].n_unique() == 1
+    ]
     taken = pl.Series("row", np.concatenate([r for r, _ in found]) if found else [], dtype=calls["row"].dtype)
     rest = calls.filter(~pl.col("row").is_in(taken.implode()) & pl.col("step").is_not_null())
     for part in rest.partition_by("group", "step", maintain_order=True):
@@ -197,9 +176,7 @@ def _by_order(part: pl.DataFrame) -> list[np.ndarray]:
     return [np.array(t, dtype=np.int64) for t in together]
 
 
-def _align(
-    instance: np.ndarray, traces: np.ndarray, ends: np.ndarray, ends_together: np.ndarray
-) -> dict[str, Clock]:
+def _align(instance: np.ndarray, traces: np.ndarray, ends: np.ndarray, ends_together: np.ndarray) -> dict[str, Clock]:
     """Offset and drift of each trace that shares completions, by least squares over the graph of shared instances."""
     usable = np.where(ends_together, instance, -1)
     shared: dict[str, list[tuple[int, int]]] = {}
@@ -228,23 +205,22 @@ def _offsets(names: list[str], times: dict[str, dict[int, int]]) -> list[int]:
             edges.append((a, b, float(np.median(gap)), len(common)))
     rows = np.zeros((len(edges) + 1, len(names)))
     values = np.zeros(len(edges) + 1)
-    for k, (a, b, gap, n) in enumerate(edges):
+    for k, (a, b, difference, n) in enumerate(edges):
         weight = n**0.5
-        rows[k, b], rows[k, a], values[k] = weight, -weight, gap * weight
+        rows[k, b], rows[k, a], values[k] = weight, -weight, difference * weight
     rows[-1, 0] = 1.0
     solved, *_ = np.linalg.lstsq(rows, values, rcond=None)
     return [round(float(x - solved[0])) for x in solved]
 
 
-def _disagreement(trace: str, clocks: dict[str, Clock], times: dict[str, dict[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+def _disagreement(
+    trace: str, clocks: dict[str, Clock], times: dict[str, dict[int, int]]
+) -> tuple[np.ndarray, np.ndarray]:
     """Times of a trace's shared completions, and how far the median of all traces is from each, ns."""
     mine = times[trace]
     t = np.array(list(mine.values()), dtype=np.int64)
     median = np.array(
-        [
-            np.median([int(clocks[o].common(np.array([times[o][i]]))[0]) for o in times if i in times[o]])
-            for i in mine
-        ]
+        [np.median([int(clocks[o].common(np.array([times[o][i]]))[0]) for o in times if i in times[o]]) for i in mine]
     )
     return t, median - clocks[trace].common(t)
 

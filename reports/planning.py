@@ -52,9 +52,12 @@ def plan_of(described: Manifest, chip_id: str | None) -> dict[str, Any]:
         torus=topology.get("torus"),
         wrap=topology.get("wrap"),
     )
-    return {"hardware": part, **dataclasses.asdict(result), "fits": result.fits, "memory_total": result.memory.total} | {
-        "traffic": [dataclasses.asdict(t) for t in result.traffic]
-    }
+    return {
+        "hardware": part,
+        **dataclasses.asdict(result),
+        "fits": result.fits,
+        "memory_total": result.memory.total,
+    } | {"traffic": [dataclasses.asdict(t) for t in result.traffic]}
 
 
 def rows(result: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -64,14 +67,24 @@ def rows(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     out = [
         ("devices", str(result["devices"]), result["hardware"]),
         ("parameters", human(result["params"]), "norm vectors left out"),
-        ("memory a device", human(result["memory_total"], "B"), f"{fits}" + (f" into {human(capacity, 'B')}" if capacity else "")),
+        (
+            "memory a device",
+            human(result["memory_total"], "B"),
+            f"{fits}" + (f" into {human(capacity, 'B')}" if capacity else ""),
+        ),
         *((f"  {name}", human(value, "B"), "") for name, value in memory.items()),
         ("compute", human_ns(result["compute_ns"]), f"{human(result['flops_per_device'], 'FLOP')} at the dense peak"),
         ("pipeline bubble", human_ns(result["bubble_ns"]), f"{result['microbatches']} microbatches"),
     ]
     for t in result["traffic"]:
         what = f"{t['collective']} on {t['axis']}"
-        out.append((what, human_ns(t["total_ns"]), f"{t['calls']} × {human(t['message_bytes'], 'B')} over {t['ranks']} ranks, {t['fabric']}"))
+        out.append(
+            (
+                what,
+                human_ns(t["total_ns"]),
+                f"{t['calls']} × {human(t['message_bytes'], 'B')} over {t['ranks']} ranks, {t['fabric']}",
+            )
+        )
     out.append(("step at least", human_ns(result["lower_ns"]), f"all communication hides; bound by {result['bound']}"))
     out.append(("step at most", human_ns(result["upper_ns"]), "no communication hides"))
     return out

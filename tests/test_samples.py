@@ -96,7 +96,9 @@ def test_each_exact_bucket_of_each_step_is_the_truth(con, folder):
         f"select coalesce(cast(rank as varchar), ''), device_id, step, {', '.join(names)} from step_gap where run_id = ?",
         [run_of(con, folder)],
     ).fetchall()
-    measured = {(r[0] if "rank" in truth["steps"][0] else r[1], r[2]): dict(zip(names, r[3:], strict=True)) for r in rows}
+    measured = {
+        (r[0] if "rank" in truth["steps"][0] else r[1], r[2]): dict(zip(names, r[3:], strict=True)) for r in rows
+    }
     assert len(measured) == len(truth["steps"])
     compute = ["useful_math + recompute_math", "memory_bound", "kernel_inefficiency", "unmodelled_compute"]
     # NVTX ranges carry no dtypes of elementwise operations: their cost is unknown, and only the sum is sure.
@@ -107,7 +109,11 @@ def test_each_exact_bucket_of_each_step_is_the_truth(con, folder):
         assert {k: got[k] for k in names[:5]} == {k: step[k] for k in names[:5]}
         for terms in sums:
             parts = [f"{t}_ns" for t in terms.split(" + ")]
-            assert sum(got[p] for p in parts) == sum(step["buckets"][p] for p in parts), (terms, step.get("rank"), step["step"])
+            assert sum(got[p] for p in parts) == sum(step["buckets"][p] for p in parts), (
+                terms,
+                step.get("rank"),
+                step["step"],
+            )
             checked += 1
     assert checked >= 11 * len(truth["steps"])
 
@@ -143,7 +149,9 @@ def test_compare_names_exposed_all_reduce_and_the_configuration_line(con):
     assert "exposed all_reduce" in first["what"]
     assert first["config"] == ["ddp.bucket_cap_mb"]
     assert {"key": "ddp.bucket_cap_mb", "before": 25, "after": 1} in said["config"]
-    truths = [json.loads((SAMPLES / f"sim_h100_{side}" / "truth.json").read_text())["steps"] for side in ("before", "after")]
+    truths = [
+        json.loads((SAMPLES / f"sim_h100_{side}" / "truth.json").read_text())["steps"] for side in ("before", "after")
+    ]
     typical = [mean_of_the_median_step(steps) for steps in truths]
     for bucket in ("comm_inefficiency_ns", "comm_minimum_ns", "comm_wait_ns", "idle_input_ns", "wall_ns"):
         delta = said["delta_ns"] if bucket == "wall_ns" else said["buckets"][bucket]
@@ -191,7 +199,18 @@ def test_simulated_is_said_of_simulated_runs_only(con):
 def test_ingesting_the_same_again_changes_nothing(samples, tmp_path):
     store = tmp_path / "copy.duckdb"
     shutil.copy(samples, store)
-    tables = ("runs", "traces", "devices", "steps", "ops", "op_windows", "host_events", "collectives", "findings", "peaks")
+    tables = (
+        "runs",
+        "traces",
+        "devices",
+        "steps",
+        "ops",
+        "op_windows",
+        "host_events",
+        "collectives",
+        "findings",
+        "peaks",
+    )
 
     def content(con):
         return {t: con.execute(f"select count(*), bit_xor(hash(t)) from {t} t").fetchall() for t in tables}

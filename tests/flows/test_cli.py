@@ -29,7 +29,9 @@ def store(samples, tmp_path):
 
 
 def run_ids(store):
-    return [r["run_id"] for r in json.loads(run("sql", "select run_id from runs order by 1", "--json", store=store).output)]
+    return [
+        r["run_id"] for r in json.loads(run("sql", "select run_id from runs order by 1", "--json", store=store).output)
+    ]
 
 
 def test_every_command_has_help_with_an_example():
@@ -64,7 +66,9 @@ def test_a_truncated_an_empty_and_a_foreign_file_give_a_line_each_and_the_sound_
         assert line.startswith("tracegap: ")
         assert f"/{letter}." in line
     assert "Traceback" not in got.output + got.stderr
-    traces_in = json.loads(run("sql", "select path, status from traces order by 1", "--json", store=tmp_path / "s.duckdb").output)
+    traces_in = json.loads(
+        run("sql", "select path, status from traces order by 1", "--json", store=tmp_path / "s.duckdb").output
+    )
     assert [(Path(t["path"]).name, t["status"]) for t in traces_in] == [("a.json.gz", "ok"), ("b.json.gz", "partial")]
 
 
@@ -84,9 +88,20 @@ def test_ingest_json_says_what_became_of_each_file(tmp_path):
 def test_compare_takes_names_and_paths_and_fails_over_a_limit(store):
     mon, tue = "sim-ddp-h100/sim-ddp-h100-mon", "sim-ddp-h100/sim-ddp-h100-tue"
     by_name = json.loads(run("compare", mon, tue, "--json", store=store).stdout)
-    by_path = json.loads(run("compare", SAMPLES / "sim_h100_before", SAMPLES / "sim_h100_after", "--json", store=store).stdout)
+    by_path = json.loads(
+        run("compare", SAMPLES / "sim_h100_before", SAMPLES / "sim_h100_after", "--json", store=store).stdout
+    )
     assert by_name == by_path
-    assert {"verdict", "before_ns", "after_ns", "delta_ns", "interval_ns", "buckets", "causes", "config"} <= by_name.keys()
+    assert {
+        "verdict",
+        "before_ns",
+        "after_ns",
+        "delta_ns",
+        "interval_ns",
+        "buckets",
+        "causes",
+        "config",
+    } <= by_name.keys()
     assert run("compare", mon, tue, "--fail-over", "5%", store=store).exit_code == 1
     assert run("compare", mon, tue, "--fail-over", "90%", store=store).exit_code == 0
     assert run("compare", tue, mon, "--fail-over", "5%", store=store).exit_code == 0
@@ -114,7 +129,9 @@ def test_an_unknown_run_is_wrong_use_and_names_what_there_is(command, store, tmp
 
 
 def test_sql_reads_only_and_cannot_touch_files(store, tmp_path):
-    assert run("sql", "select count(*) as n from step_gap", "--format", "csv", store=store).output.splitlines()[0] == "n"
+    assert (
+        run("sql", "select count(*) as n from step_gap", "--format", "csv", store=store).output.splitlines()[0] == "n"
+    )
     for query in (
         "delete from ops",
         f"copy (select 1) to '{tmp_path}/leak.csv'",

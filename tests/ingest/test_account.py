@@ -1,5 +1,6 @@
 """The account against a nanosecond-by-nanosecond walk, and its laws."""
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_states_and_shares_against_a_walk(ops, edges):
     times = line.states_within(windows.starts, windows.ends)
     assert times.sum(axis=0).tolist() == np.diff(edges).tolist()
 
-    for w, (lo, hi) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for w, (lo, hi) in enumerate(itertools.pairwise(edges)):
         state_time = [0, 0, 0, 0]
         share = {i: Fraction(0) for i in range(len(ops))}
         for t in range(lo, hi):

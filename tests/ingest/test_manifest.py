@@ -55,7 +55,7 @@ def test_the_three_spellings_say_the_same_without_secrets(tmp_path, name, text):
     assert found == tmp_path / name
     read = manifest.load(found)
     assert (read.job, read.run, read.simulated, read.world_size, read.mesh) == ("llama", "mon", True, 8, {"data": 8})
-    assert read.started_at == datetime.datetime(2026, 11, 30, 0, 0)  # noqa: DTZ001 - the store has naive UTC
+    assert read.started_at == datetime.datetime(2026, 11, 30, 0, 0)
     assert read.config == {
         "ddp.bucket_cap_mb": 25,
         "ddp.static_graph": False,
@@ -87,5 +87,12 @@ def test_a_folder_without_one_has_none(tmp_path):
 def test_secrets_are_known_by_their_key():
     kept = {"tokens_per_step": 4096, "tokenizer": "bpe", "optim.lr": 0.1, "author": "x"}
     assert manifest.without_secrets(kept) == kept
-    removed = {"password": 1, "db_passwd": 1, "aws_secret_access_key": 1, "auth_token": 1, "github-token": 1, "apiKey": 1}
+    removed = {
+        "password": 1,
+        "db_passwd": 1,
+        "aws_secret_access_key": 1,
+        "auth_token": 1,
+        "github-token": 1,
+        "apiKey": 1,
+    }
     assert set(manifest.without_secrets(removed).values()) == {"(removed)"}

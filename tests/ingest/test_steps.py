@@ -9,29 +9,34 @@ from tracegap.ingest.trace import OPS, STEP_MARKS, Device, Trace
 
 def ops(rows):
     """From (start, dur, class, launch) or with a name."""
-    return pl.DataFrame(
-        [
-            {
-                "op_id": i, "device_id": "0", "stream": "7", "name": r[4] if len(r) > 4 else "k", "op_class": r[2],
-                "start_ns": r[0], "dur_ns": r[1], "launch_ns": r[3], "launch_thread": "1/1",
-            }
-            for i, r in enumerate(rows)
-        ],
-        schema_overrides=OPS,
-    ).select([pl.col(c) if c in ("op_id", "device_id", "stream", "name", "op_class", "start_ns", "dur_ns", "launch_ns", "launch_thread")
-              else pl.lit(None, dtype=t).alias(c) for c, t in OPS.items()])  # fmt: skip
+    known = [
+        {
+            "op_id": i, "device_id": "0", "stream": "7", "name": r[4] if len(r) > 4 else "k", "op_class": r[2],
+            "start_ns": r[0], "dur_ns": r[1], "launch_ns": r[3], "launch_thread": "1/1",
+        }
+        for i, r in enumerate(rows)
+    ]  # fmt: skip
+    return pl.DataFrame([{c: row.get(c) for c in OPS} for row in known], schema=OPS)
 
 
 def marks(*rows, source="profiler_step", device=None):
     return pl.DataFrame(
-        [{"step": n, "device_id": device, "start_ns": s, "dur_ns": d, "source": source, "thread": "1/1"} for n, s, d in rows],
+        [
+            {"step": n, "device_id": device, "start_ns": s, "dur_ns": d, "source": source, "thread": "1/1"}
+            for n, s, d in rows
+        ],
         schema=STEP_MARKS,
     )
 
 
 def trace(frame, step_marks):
     return Trace(
-        format="x", framework="x", origin_unix_ns=0, devices=[Device(device_id="0", kind="gpu")], ops=frame, step_marks=step_marks
+        format="x",
+        framework="x",
+        origin_unix_ns=0,
+        devices=[Device(device_id="0", kind="gpu")],
+        ops=frame,
+        step_marks=step_marks,
     )
 
 
@@ -52,7 +57,9 @@ def test_an_operation_belongs_to_the_step_that_launched_it_not_to_the_one_it_run
 
 
 def test_work_without_a_launch_has_no_step_but_lies_in_a_window():
-    got, spans, _ = windows(ops([(10, 5, "matmul", None), (120, 50, "matmul", 10), (200, 5, "matmul", None)]), marks((5, 0, 100)))
+    got, spans, _ = windows(
+        ops([(10, 5, "matmul", None), (120, 50, "matmul", 10), (200, 5, "matmul", None)]), marks((5, 0, 100))
+    )
     assert got == [None, 5, None]
     assert spans == [(120, 170)]
 

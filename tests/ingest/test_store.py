@@ -15,7 +15,9 @@ def test_a_new_store_has_every_table_with_its_meaning(tmp_path):
     with store.open_store(tmp_path / "s.duckdb") as con:
         tables = dict(con.execute("select table_name, comment from duckdb_tables()").fetchall())
         assert {t.name: t.grain for t in schema.TABLES}.items() <= tables.items()
-        columns = con.execute("select count(*), count(comment) from duckdb_columns() where not internal and table_name <> 'store_version'").fetchall()
+        columns = con.execute(
+            "select count(*), count(comment) from duckdb_columns() where not internal and table_name <> 'store_version'"
+        ).fetchall()
     assert columns[0][0] == columns[0][1] == sum(len(t.columns) for t in schema.TABLES)
 
 
@@ -68,7 +70,12 @@ def test_a_held_store_is_waited_for_and_then_named(tmp_path):
     path = tmp_path / "s.duckdb"
     with store.open_store(path):
         pass
-    hold = "import sys, time; from tracegap.ingest.store import open_store\nwith open_store(sys.argv[1]): print('held', flush=True); time.sleep(float(sys.argv[2]))"
+    hold = "\n".join(
+        (
+            "import sys, time; from tracegap.ingest.store import open_store",
+            "with open_store(sys.argv[1]): print('held', flush=True); time.sleep(float(sys.argv[2]))",
+        )
+    )
     with subprocess.Popen([sys.executable, "-c", hold, str(path), "60"], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
@@ -81,9 +88,14 @@ def test_a_held_store_is_waited_for_and_then_named(tmp_path):
 
 def test_a_transaction_that_fails_leaves_nothing(tmp_path):
     with store.open_store(tmp_path / "s.duckdb") as con:
-        with pytest.raises(ZeroDivisionError), store.transaction(con):
-            store.insert_row(con, "runs", {"run_id": "a", "job": "a"})
-            raise ZeroDivisionError
+
+        def half() -> None:
+            with store.transaction(con):
+                store.insert_row(con, "runs", {"run_id": "a", "job": "a"})
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            half()
         assert con.execute("select count(*) from runs").fetchall() == [(0,)]
 
 
@@ -92,7 +104,9 @@ def test_frames_go_in_by_name_and_rows_take_json(tmp_path):
         store.insert(con, "counters", pl.DataFrame({"value": [1.5], "name": ["x"], "trace_id": ["t"]}))
         store.insert_row(con, "runs", {"run_id": "a", "config": {"k": [1, "ü'"]}})
         assert con.execute("select trace_id, name, value, ts_ns from counters").fetchall() == [("t", "x", 1.5, None)]
-        assert store.frame_of(con, "select config ->> '$.k[1]' as v from runs where run_id = ?", ["a"])["v"].to_list() == ["ü'"]
+        assert store.frame_of(con, "select config ->> '$.k[1]' as v from runs where run_id = ?", ["a"])[
+            "v"
+        ].to_list() == ["ü'"]
 
 
 def test_removing_a_trace_leaves_the_others(tmp_path):
@@ -101,4 +115,7 @@ def test_removing_a_trace_leaves_the_others(tmp_path):
             store.insert_row(con, "traces", {"trace_id": t})
             store.insert(con, "ops", pl.DataFrame({"trace_id": [t], "op_id": [0]}))
         store.remove_trace(con, "a")
-        assert con.execute("select trace_id from ops union all select trace_id from traces").fetchall() == [("b",), ("b",)]
+        assert con.execute("select trace_id from ops union all select trace_id from traces").fetchall() == [
+            ("b",),
+            ("b",),
+        ]

@@ -43,7 +43,9 @@ def trace(ops, *, rank=0, world_size=1, marks=(), collectives=(), device=H100, o
 
 def put(con, *traces, run="run", described=None):
     for i, t in enumerate(traces):
-        store_trace(con, t, trace_id=f"{run}{i}", run_id=run, path=f"{run}{i}.json", sha256=f"{run}{i}", described=described)
+        store_trace(
+            con, t, trace_id=f"{run}{i}", run_id=run, path=f"{run}{i}.json", sha256=f"{run}{i}", described=described
+        )
     join.evaluate(con, run)
 
 
@@ -68,7 +70,9 @@ def test_the_view_op_gap_is_the_roofline_of_models(tmp_path_factory, costs):
     ops = [op(i, 100 * i, 50, c.value, flops=f, bytes=b, dtype=d) for i, (c, f, b, d) in enumerate(costs)]
     with open_store(tmp_path_factory.mktemp("s") / "s.duckdb") as con:
         put(con, trace(ops))
-        rows = frame_of(con, "select op_id, t_math_ns, t_mem_ns, t_min_ns, bound, gap_ns, share_ns from op_gap order by op_id")
+        rows = frame_of(
+            con, "select op_id, t_math_ns, t_mem_ns, t_min_ns, bound, gap_ns, share_ns from op_gap order by op_id"
+        )
     assert len(rows) == len(costs)
     for row, (op_class, flops, size, dtype) in zip(rows.to_dicts(), costs, strict=True):
         matrix = op_class in (OpClass.MATMUL, OpClass.ATTENTION, OpClass.CONVOLUTION)
@@ -93,7 +97,9 @@ def test_each_compute_bucket_by_hand(con):
         op(2, 3900, 700, "custom"),
     ]
     put(con, trace(ops, marks=[(4, 0, 5000)]))
-    row = frame_of(con, f"select wall_ns, {', '.join(COLUMNS)}, modelled_share_frac, hfu, mfu from step_gap").to_dicts()[0]
+    row = frame_of(
+        con, f"select wall_ns, {', '.join(COLUMNS)}, modelled_share_frac, hfu, mfu from step_gap"
+    ).to_dicts()[0]
     assert {k: v for k, v in row.items() if v} == {
         "wall_ns": 4500, "useful_math_ns": 1001, "memory_bound_ns": 1999, "kernel_inefficiency_ns": 600,
         "unmodelled_compute_ns": 700, "idle_gap_ns": 10, "idle_host_ns": 190, "modelled_share_frac": pytest.approx(3600 / 4300),
@@ -103,9 +109,14 @@ def test_each_compute_bucket_by_hand(con):
 
 def test_an_operation_that_a_window_cuts_counts_on_both_sides(con):
     # 2000 ns of compute over two windows; its bound is 1000 ns: 3/4 of both lie in the first window.
-    ops = [op(0, 100, 2000, flops=989_400_000, bytes=0, dtype="bf16", launch_ns=10), op(1, 1600, 100, "custom", launch_ns=1500)]
+    ops = [
+        op(0, 100, 2000, flops=989_400_000, bytes=0, dtype="bf16", launch_ns=10),
+        op(1, 1600, 100, "custom", launch_ns=1500),
+    ]
     put(con, trace(ops, marks=[(1, 0, 1000), (2, 1000, 1000)]))
-    rows = frame_of(con, "select step, wall_ns, useful_math_ns, kernel_inefficiency_ns, unmodelled_compute_ns from step_gap")
+    rows = frame_of(
+        con, "select step, wall_ns, useful_math_ns, kernel_inefficiency_ns, unmodelled_compute_ns from step_gap"
+    )
     assert rows.sort("step").rows() == [(1, 1500, 750, 750, 0), (2, 100, 50, 0, 50)]
 
 
@@ -138,12 +149,17 @@ def test_wait_minimum_and_inefficiency_of_exposed_communication(con):
     put(con, *ranks)
     predicted = predict(CollectiveKind.ALL_REDUCE, 45_000_000, 2, Fabric.switch(hardware.get("h100_sxm"))).total_ns
     assert 100_000 < predicted < 120_000
-    rows = frame_of(con, "select rank, comm_wait_ns, comm_minimum_ns, comm_inefficiency_ns, exposed_comm_ns from step_gap order by 1")
+    rows = frame_of(
+        con,
+        "select rank, comm_wait_ns, comm_minimum_ns, comm_inefficiency_ns, exposed_comm_ns from step_gap order by 1",
+    )
     assert rows.rows() == [
         (0, 30_000, predicted, 220_000 - predicted, 250_000),
         (1, 0, predicted, 220_000 - predicted, 220_000),
     ]
-    gap = frame_of(con, "select rank, wait_ns, transfer_ns, exposed_ns, hidden_ns, busbw_gb_per_s, last_rank from collective_gap")
+    gap = frame_of(
+        con, "select rank, wait_ns, transfer_ns, exposed_ns, hidden_ns, busbw_gb_per_s, last_rank from collective_gap"
+    )
     assert gap.sort("rank").rows() == [
         (0, 30_000, 270_000, 250_000, 50_000, pytest.approx(45_000_000 / 270_000), 1),
         (1, 0, 270_000, 220_000, 50_000, pytest.approx(45_000_000 / 270_000), 1),

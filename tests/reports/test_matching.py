@@ -70,7 +70,9 @@ def test_a_drifting_clock_is_followed():
 
 def test_without_sequence_numbers_the_order_in_the_step_decides_and_a_missing_call_is_skipped():
     starts = [[1000, 5000, 9000], [1400, 5100, 9050]]
-    frame = job(starts, [2000, 6000, 9900], seq=False).filter(~((pl.col("rank") == 1) & (pl.col("message_bytes") == 101)))
+    frame = job(starts, [2000, 6000, 9900], seq=False).filter(
+        ~((pl.col("rank") == 1) & (pl.col("message_bytes") == 101))
+    )
     matched = match(frame)
     assert matched.rows["matched_by"].to_list() == [
         "order", "no partner in the traces of this run", "order", "order", "order",
