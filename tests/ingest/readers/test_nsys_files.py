@@ -13,7 +13,7 @@ from tracegap.ingest.errors import TraceError
 from tracegap.ingest.readers import nsys
 
 SAMPLE = Path(__file__).parents[3] / "sample_traces" / "nsys_nvtx"
-REPORT = SAMPLE / "train.nsys-rep"
+REPORT = Path(__file__).parents[2] / "data" / "nsys_nvtx_train.nsys-rep"
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_report_without_nsys_says_how_to_export_it(tmp_path, monkeypatch):
     with pytest.raises(TraceError) as caught:
         nsys.read(REPORT)
     assert caught.value.code == "no_nsys"
-    assert "nsys export --type sqlite -o train.sqlite train.nsys-rep" in str(caught.value)
+    assert "nsys export --type sqlite -o nsys_nvtx_train.sqlite nsys_nvtx_train.nsys-rep" in str(caught.value)
 
 
 def test_nsys_that_is_not_where_the_variable_says(tmp_path, monkeypatch):
