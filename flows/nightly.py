@@ -4,6 +4,7 @@ Run it by `tracegap nightly`, which starts a temporary server where PREFECT_API_
 `python -c "from tracegap.flows.nightly import nightly; nightly.serve(name='nightly', cron='0 5 * * *')"`.
 """
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -17,7 +18,6 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.settings import (
-    PREFECT_LOGGING_LEVEL,
     PREFECT_SERVER_ANALYTICS_ENABLED,
     PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
     temporary_settings,
@@ -91,10 +91,8 @@ def nightly(source: Path, publish_to: Path, store: Path, settle_s: float = 0.0) 
 
 def run_nightly(source: Path, publish_to: Path, store: Path, *, settle_s: float = 0.0) -> Round:
     """Runs the flow here and now; Prefect's log is shown on a terminal and only its warnings in a pipe."""
-    quiet = {
-        PREFECT_SERVER_ANALYTICS_ENABLED: False,
-        PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120,
-        PREFECT_LOGGING_LEVEL: "INFO" if sys.stderr.isatty() else "WARNING",
-    }
-    with temporary_settings(updates=quiet):
+    if not sys.stderr.isatty() and "PREFECT_LOGGING_LEVEL" not in os.environ:
+        logging.getLogger("prefect").setLevel(logging.WARNING)
+    updates = {PREFECT_SERVER_ANALYTICS_ENABLED: False, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120}
+    with temporary_settings(updates=updates):
         return nightly(source, publish_to, store, settle_s)

@@ -175,6 +175,7 @@ def evaluate(store: Path) -> list[str]:
         stale = [
             r[0] for r in con.execute("select run_id from runs where evaluated_at is null order by run_id").fetchall()
         ]
+        join.install_views(con)  # also of a store without runs: the index reads them
         for run_id in stale:
             join.evaluate(con, run_id)
     return stale
