@@ -36,7 +36,7 @@ _COLLECTIVE = re.compile(
 """At the start of the function's name, namespaces aside: `triton_poi_fused_all_gather_...` is no collective."""
 
 _KINDS = [
-    (kind, re.compile(pattern, re.IGNORECASE))
+    (kind, re.compile(pattern.lower()))
     for kind, pattern in (
         (CollectiveKind.REDUCE_SCATTER, r"reduce_?scatter"),
         (CollectiveKind.ALL_REDUCE, r"all_?reduce|cross_device_reduce"),
@@ -57,7 +57,8 @@ _KINDS = [
 
 
 def _kind(text: str) -> CollectiveKind | None:
-    return next((kind for kind, pattern in _KINDS if pattern.search(text)), None)
+    lower = text.lower()
+    return next((kind for kind, pattern in _KINDS if pattern.search(lower)), None)
 
 
 @lru_cache(_CACHE)
@@ -90,8 +91,16 @@ _LAUNCHERS = re.compile(
 )
 """Kernels that run whatever functor they are made with."""
 
+_LAUNCHER_DEFAULTS = {
+    "reduce": OpClass.REDUCTION,
+    "Reduce": OpClass.REDUCTION,
+    "cutlass": OpClass.MATMUL,
+    "EigenMetaKernel": OpClass.ELEMENTWISE,
+}
+"""By a word in a launcher's own name, where its functor says nothing."""
+
 _FUNCTORS = [
-    (op_class, re.compile(pattern, re.IGNORECASE))
+    (op_class, re.compile(pattern.lower()))
     for op_class, pattern in (
         (OpClass.CONVOLUTION, r"fprop|dgrad|wgrad|ImplicitGemm|conv2d|conv3d"),
         (OpClass.ATTENTION, r"attention|fmha|flash_"),
@@ -116,10 +125,10 @@ _FUNCTORS = [
         (OpClass.REDUCTION, r"reduce|(?<![a-z])scan"),
     )
 ]
-"""By what a launcher carries; none of these: elementwise."""
+"""By what a launcher carries, in small letters; none of these: as its own name says."""
 
 _CLASSES = [
-    (op_class, re.compile(pattern, re.IGNORECASE))
+    (op_class, re.compile(pattern.lower()))
     for op_class, pattern in (
         (OpClass.COPY, r"^\[?(?:cuda |hip )?memcpy|^__amd_rocclr_copyBuffer|^copy(?:Host|Device|Buffer)"),
         (OpClass.MEMSET, r"^\[?(?:cuda |hip )?memset|^__amd_rocclr_fillBuffer"),
@@ -186,7 +195,7 @@ _CLASSES = [
         ),
     )
 ]
-"""Searched in the function's own name in this order, ignoring case."""
+"""Searched in the function's own name, in small letters, in this order."""
 
 
 @lru_cache(_CACHE)
@@ -200,14 +209,13 @@ def kernel_class(name: str) -> OpClass:
         return OpClass.COLLECTIVE
     own = _own_name(name)
     if _LAUNCHERS.search(own):
-        default = next(
-            (c for word, c in (("educe", OpClass.REDUCTION), ("cutlass", OpClass.MATMUL)) if word in own), None
-        )
-        found = next((c for c, pattern in _FUNCTORS if pattern.search(name)), default)
+        carried = name.lower()
+        default = next((c for word, c in _LAUNCHER_DEFAULTS.items() if word in own), None)
+        found = next((c for c, pattern in _FUNCTORS if pattern.search(carried)), default)
         if found is not None:
             return found
-    by_name = next((c for c, pattern in _CLASSES if pattern.search(own)), OpClass.OTHER)
-    return OpClass.ELEMENTWISE if by_name is OpClass.OTHER and "EigenMetaKernel" in own else by_name
+    lower = own.lower()
+    return next((c for c, pattern in _CLASSES if pattern.search(lower)), OpClass.OTHER)
 
 
 # Math dtype
@@ -226,7 +234,7 @@ _TENSILE_DTYPES = {
 }
 
 _DTYPES = [
-    (dtype, re.compile(pattern, re.IGNORECASE))
+    (dtype, re.compile(pattern.lower()))
     for dtype, pattern in (
         ("fp4", r"e2m1|nvfp4|mxf4|fp4"),
         ("fp8", r"e4m3|e5m2|fp8|float_?8|nvjet_(?:sm\d+_)?qq"),
@@ -256,7 +264,8 @@ def kernel_dtype(name: str) -> str | None:
     """
     if match := _TENSILE.match(name):
         return _TENSILE_DTYPES[match.group(1)]
-    return next((d for d, pattern in _DTYPES if pattern.search(name)), None)
+    lower = name.lower()
+    return next((d for d, pattern in _DTYPES if pattern.search(lower)), None)
 
 
 _OPAQUE = re.compile(r"OpaqueType<(?:\(unsigned int\))?(\d+)u?>")
