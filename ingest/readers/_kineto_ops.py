@@ -8,7 +8,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracegap.ingest.classify import aten
-from tracegap.ingest.classify.kernel import is_collective, kernel_class, kernel_dtype
+from tracegap.ingest.classify.kernel import element_dtype, is_collective, kernel_class, kernel_dtype
 from tracegap.ingest.readers._kineto_events import NONE, Ints, Role
 from tracegap.ingest.readers._kineto_host import Host, Launches
 from tracegap.ingest.trace import OPS
@@ -141,6 +141,10 @@ def _charge(values: dict[str, list[Any]], op: int, kernels: list[int], host: Hos
             values["dtype"][i] = kernel_dtype(values["name"][i])
             values["cost_note"][i] = _why_unknown(op, calls[i], host)
         return
+    if described.bytes is None:
+        listed = {element_dtype(values["name"][i]) for i in kernels} - {None}
+        if len(listed) == 1:
+            described = host.described(op, listed.pop())
     for i in kernels:
         by_name = kernel_dtype(values["name"][i])
         tf32 = described.dtype == "fp32" and by_name == "tf32"  # shapes do not tell, the kernel's name does
