@@ -135,6 +135,12 @@ _ops(
     "_scaled_mm", _M, "matmul", 0, 1, _scaled(2, 4), _scaled(3, 5), _scaled(4, 2), _scaled(5, 6),
     out_dtype=lambda a: dtype_at(6 if _scales_first(a) else 3, dtype_of(0))(a),
 )  # fmt: skip
+# scales come as lists, of which the trace has no dtypes
+_ops("_scaled_mm_v2", _M, "matmul", 0, 1, 8, out_dtype=dtype_at(9, dtype_of(0)), note="scales are not counted")
+_ops(
+    "_scaled_grouped_mm_v2", _M, "grouped_matmul", 0, 1, 8, 9,
+    out_dtype=dtype_at(10, dtype_of(0)), note="scales are not counted",
+)  # fmt: skip
 _ops("_weight_int8pack_mm", _M, "weight_only_matmul", 0, 1, 2, out_features=size_of(1, 0))
 # 32-bit words of 8 weights: [N / 8, K / (inner x 16), 32, inner / 2]
 _ops("_weight_int4pack_mm", _M, "weight_only_matmul", 0, 1, 3, out_features=size_of(1, 0, times=8))
@@ -369,7 +375,10 @@ _ops("addcmul addcdiv lerp", _E, "elementwise", 0, 1, 2, flops_per_element=3)
 _ops("polar complex", _E, "elementwise", 0, 1, out_dtype="complex64")
 _binary("gelu_backward", flops_per_element=10)
 _binary("silu_backward mish_backward", flops_per_element=6)
-_binary("threshold_backward hardtanh_backward leaky_relu_backward hardswish_backward hardsigmoid_backward")
+_binary(
+    "threshold_backward hardtanh_backward leaky_relu_backward hardswish_backward hardsigmoid_backward "
+    "softshrink_backward hardshrink_backward"
+)
 _binary("sigmoid_backward tanh_backward softplus_backward logit_backward", flops_per_element=3)
 _ops("elu_backward", _E, "elementwise", 0, 5, flops_per_element=3)
 _ops("log_sigmoid_backward", _E, "elementwise", 0, 1, 2, flops_per_element=4)
@@ -443,7 +452,7 @@ _ops("_embedding_bag _embedding_bag_forward_only", _G, "embedding_bag", 0, 1, 2)
 _ops("index_select", _G, "index_select", 0, 2, dim=at(1))
 _ops("gather", _G, "gather", 0, 2)
 _ops("take", _G, "gather", 0, 1)
-_ops("index_add scatter_add", _G, "scatter", 3, 2, adds=True)
+_ops("index_add scatter_add scatter_reduce", _G, "scatter", 3, 2, adds=True)
 _ops("index_copy", _G, "scatter", 3, 2)
 _ops("scatter", _G, "scatter", 3, 2, dtype=dtype_of(0))
 _ops("topk", OpClass.SORT, "sort", 0, results=at(1), dim=at(2, -1))
@@ -457,6 +466,7 @@ _ops(
 _D = OpClass.DATA_MOVEMENT
 _ops("copy_", _D, "copy", 0, 1)
 _ops("_foreach_copy_", _D, "copy", list_at(0), list_at(1))
+_ops("_foreach_clone", _D, "rewrite", list_at(0))
 _ops("cat _cat stack _chunk_cat fsdp::chunk_cat fsdp::all_gather_copy_in", _D, "rewrite", list_at(0))
 _ops(
     "clone contiguous flip roll rot90 permute_copy transpose_copy view_copy channel_shuffle pixel_shuffle "
@@ -466,6 +476,12 @@ _ops(
 _ops("fill fill_ zero zero_", _D, "fill", 0)
 _ops("_foreach_zero_", _D, "fill", list_at(0))
 _ops("upsample_nearest1d upsample_nearest2d upsample_nearest3d", _D, "resize", 0, out_size=at(1))
+_ops("_upsample_nearest_exact1d _upsample_nearest_exact2d", _D, "resize", 0, out_size=at(1))
+_ops("upsample_nearest1d_backward upsample_nearest2d_backward", _D, "resize_backward", 0, size=at(2))
+_ops("upsample_nearest3d_backward", _D, "resize_backward", 0, size=at(2))
+_ops(
+    "upsample_linear1d_backward upsample_bilinear2d_backward", _D, "resize_backward", 0, size=at(2), flops_per_element=7
+)
 _ops("upsample_linear1d upsample_bilinear2d", _D, "resize", 0, out_size=at(1), flops_per_element=7)
 _ops("upsample_bicubic2d", _D, "resize", 0, out_size=at(1), flops_per_element=35)
 

@@ -11,6 +11,7 @@ from tracegap.models.formulas.sizes import (
     bytes_of,
     elements,
     flat,
+    join,
     math_dtype,
     nbytes,
     tensor,
@@ -36,11 +37,13 @@ def _cost(spec: OpSpec, flops: int, out_elements: int, *operands: Operand) -> Co
     """Cost of a product of the first two operands with a result in `out_dtype` (default: that of the first)."""
     a = tensor(spec, 0)
     out_dtype = spec.params.get("out_dtype", a.dtype)
-    if out_dtype is None:
-        note = "dtype of the result is not in the trace"
-        return Cost(flops=flops, bytes=None, dtype=math_dtype(a), note=note)
-    moved = total(nbytes(*operands), bytes_of(out_elements, out_dtype))
-    return Cost(flops=flops, bytes=moved, dtype=math_dtype(a), note=unknown_dtype_note(*operands))
+    note = join(
+        spec.params.get("note"),
+        unknown_dtype_note(*operands),
+        "dtype of the result is not in the trace" if out_dtype is None else None,
+    )
+    written = None if out_dtype is None else bytes_of(out_elements, out_dtype)
+    return Cost(flops=flops, bytes=total(nbytes(*operands), written), dtype=math_dtype(a), note=note)
 
 
 @formula("matmul")
@@ -48,7 +51,8 @@ def matmul(spec: OpSpec) -> Cost:
     """Product of a [..., M, K] and b [..., K, N] with equal batch dimensions; vectors are [K].
 
     Tensors: a, b, then whatever else is read once at its own size (bias, addend, scales). Params: `out_dtype` (default
-    a's; None = unknown), `transposed_b` (b is [N, K], as weights of a linear layer are; a may have any rank).
+    a's; None = unknown), `transposed_b` (b is [N, K], as weights of a linear layer are; a may have any rank), `note`
+    (what the bytes leave out).
     """
     a, b = tensor(spec, 0), tensor(spec, 1)
     if spec.params.get("transposed_b"):

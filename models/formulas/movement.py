@@ -1,5 +1,7 @@
 """Copies by kernels, concatenations, fills, and kernels of which only the buffers are known."""
 
+from math import prod
+
 from tracegap.models.cost import Cost
 from tracegap.models.errors import BadShape
 from tracegap.models.formulas import formula
@@ -65,6 +67,22 @@ def resize(spec: OpSpec) -> Cost:
     each = int(spec.params.get("flops_per_element", 0))
     moved = total(nbytes(x), bytes_of(out, x.dtype))
     return Cost(flops=each * out, bytes=moved, dtype=math_dtype(x) if each else None, note=unknown_dtype_note(x))
+
+
+@formula("resize_backward")
+def resize_backward(spec: OpSpec) -> Cost:
+    """Adds the gradient of a resized image up in the input's size.
+
+    Tensors: gradient. Params: `size` of the input, all dimensions (None = not known), `flops_per_element` of the
+    gradient (default 1).
+    """
+    grad = tensor(spec, 0)
+    size = spec.params.get("size")
+    if not size:
+        return Cost(flops=None, bytes=None, note="size of the input is not in the trace")
+    moved = total(nbytes(grad), bytes_of(prod(size), grad.dtype))
+    flops = int(spec.params.get("flops_per_element", 1)) * elements(grad)
+    return Cost(flops=flops, bytes=moved, dtype=math_dtype(grad), note=unknown_dtype_note(grad))
 
 
 @formula("buffers")

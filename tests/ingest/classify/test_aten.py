@@ -63,6 +63,15 @@ def test_scaled_mm_of_both_releases() -> None:
     assert rows.bytes == 2048 + 1024 + 1024 + 4 * 48
 
 
+def test_scaled_mm_with_lists_of_scales() -> None:
+    fp8, scales = "c10::Float8_e4m3fn", ([[32, 1]], "TensorList")
+    d = call(
+        "aten::_scaled_mm_v2", ([32, 64], fp8), ([64, 16], fp8), scales, "[0]", "[0]", scales, "[0]", "[0]", None, 15,
+        "[]", True,
+    )  # fmt: skip
+    assert (d.flops, d.bytes, d.note) == (65_536, 2048 + 1024 + 1024, "scales are not counted")
+
+
 def test_int8_gives_int32() -> None:
     d = call("aten::_int_mm", ([32, 64], "signed char"), ([64, 16], "signed char"))
     assert (d.dtype, d.bytes) == ("int8", 2048 + 1024 + 4 * 512)

@@ -43,6 +43,12 @@ def test_resize() -> None:
     assert run("resize", t(1, 3, 8, 8), out_size=None).bytes is None
 
 
+def test_resize_backward() -> None:
+    c = run("resize_backward", t(1, 3, 16, 16), size=[1, 3, 8, 8])
+    assert c == Cost(flops=768, bytes=4 * 3 * (64 + 256), dtype="fp32")
+    assert run("resize_backward", t(1, 3, 16, 16), size=None).bytes is None
+
+
 def test_buffers_move_once_and_no_more_than_is_visited() -> None:
     c = run("buffers", t(7, 11), t(7, 11), None, iterations=None)
     assert (c.flops, c.bytes) == (None, 616)
