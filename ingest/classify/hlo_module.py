@@ -149,7 +149,10 @@ class Module:
         self.name: str = proto.name
         self.proto = proto
         self._computations = {c.id: c for c in proto.computations}
-        self._by_id = {i.id: i for c in proto.computations for i in c.instructions}
+
+    @cached_property
+    def _by_id(self) -> dict[int, Any]:
+        return {i.id: i for c in self._computations.values() for i in c.instructions}
 
     @cached_property
     def devices(self) -> tuple[int, ...] | None:

@@ -167,9 +167,10 @@ def site_of(module_name: str, program: int | None, instruction: Instruction) -> 
 
 
 def holds_next(start: Ints, end: Ints) -> NDArray[np.bool_]:
-    """Which spans hold the span that begins next after them."""
+    """Which spans hold at least half of the span that begins next after them: clocks leave some ps between the ends."""
     order = np.lexsort((-end, start))
     holds = np.zeros(len(start), dtype=bool)
     here, after = order[:-1], order[1:]
-    holds[here] = (start[after] < end[here]) & (end[after] <= end[here])
+    inside = np.minimum(end[after], end[here]) - start[after]
+    holds[here] = (start[after] < end[here]) & (2 * inside >= end[after] - start[after])
     return holds

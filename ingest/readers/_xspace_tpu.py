@@ -72,8 +72,8 @@ class _Known:
     op: Op
     half: str | None
     """`start` or `done` of an asynchronous operation."""
-    start: str
-    """Name of the start's instruction."""
+    starts: tuple[str, ...]
+    """Names that the first half may have; the first one that exists is it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ class _Reader:
                 instruction=instruction,
                 program=number(kind.stats.get("program_id")),
                 op=_op(kind, instruction, self.context.programs),
-                half=hlo.is_half(instruction.opcode),
-                start=_start_name(instruction),
+                half="start" if instruction.opcode in ("send", "recv") else hlo.is_half(instruction.opcode),
+                starts=_start_names(instruction),
             )
         return self.known[key]
 
@@ -212,11 +212,10 @@ def _instruction(kind: EventKind) -> Instruction:
     return Instruction(name=name, opcode=category if stated else hlo.opcode_of_name(name), result=(), operands=())
 
 
-def _start_name(instruction: Instruction) -> str:
-    """For the second half of an asynchronous operation, the name of the first."""
-    if hlo.is_half(instruction.opcode) != "done":
-        return instruction.name
-    return next(iter(instruction.operand_names), instruction.name.replace("-done", "-start"))
+def _start_names(instruction: Instruction) -> tuple[str, ...]:
+    """For the second half of an asynchronous operation, names of the first: its operand, else by the naming habit."""
+    name = instruction.name
+    return (*instruction.operand_names, name.replace("-done", "-start"), name.replace("-done", ""))
 
 
 def _op(kind: EventKind, instruction: Instruction, programs: Programs) -> Op:
@@ -279,8 +278,8 @@ def _pair_halves(line: Line, start: Ints, kinds: Mapping[int, _Known]) -> list[t
     begins = {(known.program, known.instruction.name): key for key, known in kinds.items() if known.half == "start"}
     pairs: list[tuple[int, int]] = []
     for key, known in kinds.items():
-        begun = begins.get((known.program, known.start)) if known.half == "done" else None
-        if begun is None:
+        begun = next((begins[known.program, n] for n in known.starts if (known.program, n) in begins), None)
+        if known.half != "done" or begun is None:
             continue
         first, second = np.flatnonzero(line.kind == begun), np.flatnonzero(line.kind == key)
         first, second = first[np.argsort(start[first])], second[np.argsort(start[second])]

@@ -104,6 +104,22 @@ def test_control_flow_around_operations_is_structure(read):
     assert rows(trace, "name", "start_ns", "dur_ns") == [("fusion.1", 1, 3), ("fusion.2", 5, 3), ("while.1", 20, 4)]
 
 
+def test_loop_that_ends_a_picosecond_before_its_last_operation_is_still_structure(read):
+    plane = tpu()
+    loop = plane.kind("while.1", hlo_category="while")
+    trace = read(plane.line("XLA Ops", (loop, 0, 10_000), ("fusion.1", 1000, 9001), ("fusion.2", 12_000, 1000)))
+    assert rows(trace, "name") == [("fusion.1",), ("fusion.2",)]
+
+
+def test_send_and_its_done_are_one(read):
+    plane = tpu()
+    send = plane.kind("%send.3 = (f32[4], u32[], token[]) send(f32[4] %x, token[] %t), channel_id=2", "send.3")
+    done = plane.kind("%send-done.3 = token[] send-done((f32[4], u32[], token[]) %send.3), channel_id=2", "send-done.3")
+    trace = read(plane.line("XLA Ops", (send, 0, 1000), ("fusion.1", 1000, 1000), (done, 5000, 1000)))
+    assert trace.ops.filter(stream="async").select("name", "op_class", "dur_ns").rows() == [("send.3", "collective", 6)]
+    assert trace.collectives.select("collective", "message_bytes").rows() == [("send", 16)]
+
+
 def test_ends_are_rounded_not_lengths(read):
     trace = read(tpu().line("XLA Ops", ("a", 400, 700), ("b", 1100, 500), ("c", 1600, 900)))
     assert rows(trace, "start_ns", "dur_ns") == [(0, 1), (1, 1), (2, 1)]
