@@ -132,8 +132,6 @@ class Collector:
     """Names, categories, process, thread, device and stream ids of all events."""
     shapes: Ids = field(default_factory=Ids)
     """Raw (Input Dims, Input type, Input Strides, Concrete Inputs) of framework ops."""
-    phases: Counter[tuple[Any, Any]] = field(default_factory=Counter)
-    """Events by (ph, cat)."""
     empty: int = 0
     """Entries of the list that are no event: `{}`."""
     slices_without_time: int = 0
@@ -153,7 +151,9 @@ class Collector:
     """`ProfilerStep#N` copies on device lanes."""
     counters: list[tuple[str, str, int, float]] = field(default_factory=list)
     """(device, name, ns, value)."""
-    _marks: Ids = field(default_factory=Ids)
+    _codes: Counter[int] = field(default_factory=Counter)
+    _kinds: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    _roles: dict[int, Role] = field(default_factory=dict)
     _events: int = 0
 
     def __post_init__(self) -> None:
@@ -170,13 +170,15 @@ class Collector:
         events = block.events
         first = self._events
         self._events += len(events)
-        ph, cat = self._marks.of([e.ph for e in events]), self._marks.of([e.cat for e in events])
+        ph, cat = self.texts.of([e.ph for e in events]), self.texts.of([e.cat for e in events])
         codes, inverse, counts = np.unique(ph.astype(np.int64) << 32 | cat, return_inverse=True, return_counts=True)
-        names = list(self._marks)
-        kinds = [(names[code >> 32], names[code & 0xFFFFFFFF]) for code in codes.tolist()]
-        for kind, count in zip(kinds, counts.tolist(), strict=True):
-            self.phases[kind] += count
-        role = np.array([_role(*kind) for kind in kinds], np.int8)[inverse]
+        for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+            self._codes[code] += count
+            if code not in self._roles:
+                at = int(np.flatnonzero((ph == code >> 32) & (cat == code & 0xFFFFFFFF))[0])
+                self._kinds[code] = events[at].ph, events[at].cat
+                self._roles[code] = _role(*self._kinds[code])
+        role = np.array([self._roles[code] for code in codes.tolist()], np.int8)[inverse]
         others = np.flatnonzero((role == Role.LOOK) | (role == Role.LABEL))
         if len(others):
             self._take_others(block, first, others.tolist())
@@ -187,7 +189,12 @@ class Collector:
             self._take_device(list(compress(events, device.tolist())), block, np.flatnonzero(device), first, role)
         host = role >= Role.RUNTIME
         if host.any():
-            self._take_host(list(compress(events, host.tolist())), block, np.flatnonzero(host), first, role)
+            self._take_host(list(compress(events, host.tolist())), block, np.flatnonzero(host), first, role, cat=cat)
+
+    @property
+    def phases(self) -> dict[tuple[Any, Any], int]:
+        """Events by (ph, cat)."""
+        return {self._kinds[code]: count for code, count in self._codes.items()}
 
     def _extend(self, start: Ints, dur: Ints) -> None:
         if len(start):
@@ -203,7 +210,7 @@ class Collector:
             order=rows + first,
             start=block.start_ns[rows],
             dur=block.dur_ns[rows],
-            name=self.texts.of([_text(e.name) for e in events]),
+            name=self.texts.of(_names(events)),
             role=role[rows],
             device=self.texts.of([str(e.pid if e.args.device is None else e.args.device) for e in events]),
             stream=self.texts.of([str(e.tid if e.args.stream is None else e.args.stream) for e in events]),
@@ -217,7 +224,16 @@ class Collector:
             if a.collective is not None or a.in_nelems is not None:
                 self.comm_args[row + first] = a
 
-    def _take_host(self, events: list[Event], block: Block, rows: Ints, first: int, role: NDArray[np.int8]) -> None:
+    def _take_host(
+        self,
+        events: list[Event],
+        block: Block,
+        rows: Ints,
+        first: int,
+        role: NDArray[np.int8],
+        *,
+        cat: NDArray[np.int32],
+    ) -> None:
         n = len(events)
         roles = role[rows]
         corr, ext, shape, seq = (np.full(n, NONE, np.int64) for _ in range(4))
@@ -245,8 +261,8 @@ class Collector:
             order=rows + first,
             start=block.start_ns[rows],
             dur=block.dur_ns[rows],
-            name=self.texts.of([_text(e.name) for e in events]),
-            cat=self.texts.of([e.cat for e in events]),
+            name=self.texts.of(_names(events)),
+            cat=cat[rows],
             pid=self.texts.of([e.pid for e in events]),
             tid=self.texts.of([e.tid for e in events]),
             role=roles,
@@ -328,6 +344,11 @@ def _text(name: Any) -> str:
     return name if isinstance(name, str) else "" if name is None else str(name)
 
 
+def _names(events: list[Event]) -> list[str]:
+    names = [e.name for e in events]
+    return names if {*map(type, names)} == {str} else [_text(name) for name in names]
+
+
 def _shape_key(a: Args) -> tuple[bytes, bytes, bytes, bytes]:
     dims = bytes(a.input_dims) or bytes(a.input_dims_18)
     return dims, bytes(a.input_type), bytes(a.input_strides), bytes(a.concrete_inputs)
@@ -335,8 +356,9 @@ def _shape_key(a: Args) -> tuple[bytes, bytes, bytes, bytes]:
 
 def _sequence(args: list[Args]) -> Ints:
     """Autograd's sequence number: 2 n of a forward op, 2 n + 1 of the backward op that belongs to it, NONE without."""
-    numbers = [NONE] * len(args)
-    for i, a in enumerate(args):
-        if type(a.sequence) is int and 0 <= a.sequence < 2**61:
-            numbers[i] = 2 * a.sequence + bool(a.fwd_thread)
-    return np.array(numbers, np.int64)
+    numbers = [a.sequence for a in args]
+    if {*map(type, numbers)} != {int} or max(numbers) >= 2**61 or min(numbers) < 0:
+        numbers = [n if type(n) is int and 0 <= n < 2**61 else NONE for n in numbers]
+    column = np.array(numbers, np.int64)
+    backward = np.fromiter((bool(a.fwd_thread) for a in args), np.int64, len(args))
+    return np.where(column < 0, NONE, 2 * column + backward)
