@@ -388,6 +388,7 @@ _ops("binary_cross_entropy", _E, "elementwise", 0, 1, 2, flops_per_element=5)
 _ops("binary_cross_entropy_backward", _E, "elementwise", 0, 1, 2, 3, flops_per_element=6)
 _binary("native_dropout_backward _masked_scale", flops_per_element=2, out_dtype=dtype_of(0))
 _ops("glu", _E, "gated_activation", 0)
+_ops("glu_backward", _E, "gated_activation_backward", 0, 1)
 _ops("_C::silu_and_mul _C::gelu_and_mul _C::gelu_tanh_and_mul", _E, "gated_activation", 1)
 _ops("_C::rotary_embedding", _E, "rotary_embedding", lambda a: a.pack(1, 2), 0, 4)
 

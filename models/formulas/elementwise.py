@@ -76,6 +76,14 @@ def gated_activation(spec: OpSpec) -> Cost:
     return Cost(flops=6 * out, bytes=moved, dtype=math_dtype(x), note=unknown_dtype_note(x))
 
 
+@formula("gated_activation_backward")
+def gated_activation_backward(spec: OpSpec) -> Cost:
+    """Gradients of both halves: 10 FLOPs an element of the result's gradient. Tensors: that gradient, x."""
+    grad, x = tensor(spec, 0), tensor(spec, 1)
+    moved = total(nbytes(grad, x), bytes_of(elements(x), x.dtype))
+    return Cost(flops=10 * elements(grad), bytes=moved, dtype=math_dtype(grad, x), note=unknown_dtype_note(grad, x))
+
+
 @formula("rotary_embedding")
 def rotary_embedding(spec: OpSpec) -> Cost:
     """Rotates pairs in place: 3 FLOPs an element [M9]. Tensors: rotated ones as a list, then tables and positions read.

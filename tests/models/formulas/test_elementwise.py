@@ -63,6 +63,11 @@ def test_gate_halves_the_width() -> None:
     assert run("gated_activation", t(5, 14)) == Cost(flops=6 * 35, bytes=2 * (70 + 35), dtype="bf16")
 
 
+def test_gate_backward_makes_both_halves() -> None:
+    c = run("gated_activation_backward", t(5, 7), t(5, 14))
+    assert c == Cost(flops=350, bytes=2 * (35 + 70 + 70), dtype="bf16")
+
+
 def test_random_fill_writes_once() -> None:
     assert run("random_fill", t(7, 11)) == Cost(flops=77, bytes=154, dtype="bf16")
 
