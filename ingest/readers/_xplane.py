@@ -184,8 +184,7 @@ def _take(stream: BinaryIO, size: int, at: int) -> bytes:
             parts.append(part)
             size -= len(part)
     except TraceError as error:  # damaged compression
-        if not parts:
-            raise WireError(error.code, at, error.what) from None
+        raise WireError(error.code, at + sum(map(len, parts)), error.what) from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -4,14 +4,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from tracegap.ingest.intervals import Cover, Ints, union
 from tracegap.ingest.readers import _xspace_tpu as tpu
 from tracegap.ingest.readers import _xspace_xla as xla
 from tracegap.ingest.readers._xplane import MISSING, Line, Plane, Space, Value
 from tracegap.ingest.readers._xspace_host import Host
-from tracegap.ingest.readers._xspace_ops import Programs, number, text
+from tracegap.ingest.readers._xspace_ops import Batch, Executions, Programs, number, text
 from tracegap.models.ops import STATE_OF_CLASS, State
 
 _DERIVED = (
@@ -30,8 +29,11 @@ def is_unknown(plane: Plane, line: Line) -> bool:
     return line.name not in KNOWN_LINES and not (is_gpu and xla.is_stream(line))
 
 
-def space_facts(space: Space, programs: Programs, ops: pl.DataFrame, host: Host) -> dict[str, Any]:
+def space_facts(space: Space, programs: Programs, executions: list[Executions], host: Host) -> dict[str, Any]:
     """Counts and sums of the raw file, with picoseconds exact."""
+    batches: dict[str, list[Batch]] = {}
+    for mine in executions:
+        batches.setdefault(mine.device_id, []).extend(batch for batch in mine.batches if len(batch.op))
     modules = sorted((programs.entries[key], module.name, *module.counts) for key, module in programs.modules.items())
     facts: dict[str, Any] = {
         "planes": [_plane_facts(plane, programs, host) for plane in space.planes],
@@ -39,12 +41,7 @@ def space_facts(space: Space, programs: Programs, ops: pl.DataFrame, host: Host)
         "errors": space.errors,
         "warnings": space.warnings,
         "aggregated_records": sum(line.aggregated for plane in space.planes for line in plane.lines),
-        "devices": {
-            device: _device_facts(mine)
-            for (device,), mine in ops.select("device_id", "op_class", "start_ps", "end_ps")
-            .partition_by("device_id", as_dict=True)
-            .items()
-        },
+        "devices": {device: _device_facts(own) for device, own in batches.items() if own},
     }
     if modules:
         facts["hlo_modules[entry,name,computations,instructions]"] = [list(module) for module in modules]
@@ -123,26 +120,29 @@ def _xla_ops(plane: Plane) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
     return _sums(categories), _sums(names)
 
 
-def _device_facts(ops: pl.DataFrame) -> dict[str, int]:
+def _device_facts(batches: list[Batch]) -> dict[str, int]:
     """Unions of a device's operations in ps, before anything is rounded."""
-    state = ops["op_class"].replace_strict({c.value: s.value for c, s in STATE_OF_CLASS.items()})
-    start, end = ops["start_ps"].to_numpy(), ops["end_ps"].to_numpy()
+    start = np.concatenate([batch.start_ps for batch in batches])
+    end = np.concatenate([batch.end_ps for batch in batches])
+    states = list(State)
+    state_of = [np.array([states.index(STATE_OF_CLASS[op.op_class]) for op in batch.ops]) for batch in batches]
+    state = np.concatenate([own[batch.op] for own, batch in zip(state_of, batches, strict=True)])
 
-    def part(*states: State) -> tuple[Ints, Ints]:
-        mask = state.is_in([s.value for s in states]).to_numpy()
+    def part(wanted: State) -> tuple[Ints, Ints]:
+        mask = state == states.index(wanted)
         return start[mask], end[mask]
 
     def length(spans: tuple[Ints, Ints]) -> int:
         first, last = union(*spans)
         return int((last - first).sum())
 
-    comm = union(*part(State.EXPOSED_COMM))
-    hidden = int(Cover.of(*part(State.COMPUTE)).within(*comm).sum()) if len(comm[0]) else 0
+    compute, comm = part(State.COMPUTE), part(State.EXPOSED_COMM)
+    hidden = int(Cover.of(*compute).within(*union(*comm)).sum())
     return {
-        "kernels": int(state.is_in([State.COMPUTE.value, State.EXPOSED_COMM.value]).sum()),
-        "ops": len(ops),
+        "kernels": len(compute[0]) + len(comm[0]),
+        "ops": len(start),
         "busy_ps": length((start, end)),
-        "compute_ps": length(part(State.COMPUTE)),
+        "compute_ps": length(compute),
         "comm_ps": length(comm),
         "exposed_comm_ps": length(comm) - hidden,
         "first_start_ps": int(start.min()),

@@ -58,7 +58,7 @@ class Batch:
     bytes: list[int | None] | None = None
 
     def frame(self, device_id: str, step_of_group: Mapping[int, int]) -> pl.DataFrame:
-        """Rows in the columns of OPS (op_id aside), with `start_ps`, `end_ps` and the operation's number `op`."""
+        """Rows in the columns of OPS (op_id is not set yet), with the operation's number `op`."""
         none = np.full(len(self.op), MISSING, dtype=np.int64)
         groups, which = np.unique(none if self.group is None else self.group, return_inverse=True)
         steps = np.array([step_of_group.get(g, MISSING) for g in groups.tolist()], dtype=np.int64)[which]
@@ -85,8 +85,7 @@ class Batch:
             "launch_ns": begins.gather(launch),
             "launch_thread": threads.gather(launch),
         }
-        extra = {"start_ps": self.start_ps, "end_ps": self.end_ps, "op": self.op}
-        return pl.DataFrame({name: columns[name] for name in OPS} | extra)
+        return pl.DataFrame({name: columns[name] for name in OPS} | {"op": self.op})
 
 
 @dataclass(slots=True, kw_only=True)

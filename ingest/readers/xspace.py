@@ -97,7 +97,7 @@ def trace_of(space: Space, issues: Issues | None = None) -> Trace:
         step_marks=marks,
         collectives=_collectives(ops, executions),
         config=_config(planes),
-        facts=space_facts(space, context.programs, ops, host),
+        facts=space_facts(space, context.programs, executions, host),
         issues=issues,
     )
     unpaired = ops.filter(pl.col("name").str.contains(r"-(start|done)(\.\d+)?$") & (pl.col("stream") != "async"))
@@ -317,7 +317,7 @@ def _number(executions: list[Executions], step_of_group: dict[int, int]) -> pl.D
         for j, batch in enumerate(mine.batches)
     ]
     if not frames:
-        extra = dict.fromkeys(("start_ps", "end_ps", "op", "part", "batch"), pl.Int64)
+        extra = dict.fromkeys(("op", "part", "batch"), pl.Int64)
         return pl.DataFrame(schema={**OPS, **extra})
     return pl.concat(frames).with_columns(op_id=pl.int_range(pl.len(), dtype=pl.Int64))
 
@@ -333,11 +333,11 @@ def _collectives(ops: pl.DataFrame, executions: list[Executions]) -> pl.DataFram
         if op.op_class is OpClass.COLLECTIVE
     ]
     known = pl.DataFrame(described, schema={**dict.fromkeys(place, pl.Int64), **COLLECTIVES}).drop("op_id", "seq")
-    mine = ops.filter(pl.col("op_class") == OpClass.COLLECTIVE.value).select("op_id", "device_id", *place, "start_ps")
+    mine = ops.filter(pl.col("op_class") == OpClass.COLLECTIVE.value).select("op_id", "device_id", *place, "start_ns")
     nth = pl.col("op_id").cum_count().over("device_id", "group_id").cast(pl.Int64) - 1
     return (
         mine.join(known, on=place, how="left")
-        .sort("device_id", "start_ps", "op_id")
+        .sort("device_id", "start_ns", "op_id")
         .with_columns(seq=pl.when(pl.col("group_id").is_not_null()).then(nth))
         .sort("op_id")
         .select(*COLLECTIVES)
