@@ -29,6 +29,7 @@ PARSER_VERSION = 1
 """Raised when a reader, a classification or the account changes what is stored."""
 _IGNORED = {*manifest.NAMES, "truth.json", "SOURCE.md", "expected.json", "case.json"}
 _SUFFIXES = (".json", ".gz", ".zst", ".pb", ".sqlite", ".nsys-rep", ".qdrep")
+_REPORTS = (".nsys-rep", ".qdrep")
 _STRIP = (".gz", ".zst", ".json", ".trace", ".pt", ".pb", ".xplane", ".sqlite", ".nsys-rep", ".qdrep")
 
 
@@ -79,20 +80,31 @@ def read_trace(path: Path) -> Trace:
 def find_traces(paths: Sequence[Path]) -> Iterator[Path]:
     """Files given by name, and in folders everything that may be a trace, in order of name.
 
+    In a folder, a report of Nsight Systems whose SQLite export lies beside it is left to that: it holds the same data.
+
     Raises:
         TracegapError: a path does not exist.
     """
     for path in paths:
         if path.is_dir():
-            yield from sorted(
+            found = sorted(
                 p
                 for p in path.rglob("*")
                 if p.is_file() and p.name not in _IGNORED and p.name.endswith(_SUFFIXES) and not _hidden(p, path)
             )
+            exported = {p.parent / plain_stem(p.name) for p in found if ".sqlite" in p.suffixes}
+            yield from (p for p in found if not (p.suffix in _REPORTS and p.parent / plain_stem(p.name) in exported))
         elif path.exists():
             yield path
         else:
             raise TracegapError(f"{path}: no such file or folder")
+
+
+def plain_stem(name: str) -> str:
+    """A file name without the endings that say format and compression."""
+    while name.endswith(_STRIP):
+        name = next(name.removesuffix(s) for s in _STRIP if name.endswith(s))
+    return name
 
 
 def _hidden(path: Path, root: Path) -> bool:
@@ -137,7 +149,7 @@ def _ingest_file(con: duckdb.DuckDBPyConnection, path: Path, run: str | None, pa
             )
         described = _manifest_for(path)
         trace = read_trace(path)
-        _rank_by_name(trace, path)
+        _rank_from_name(trace, path)
     except TraceError as e:
         lost = {"code": e.code, "count": 1, "where": "", "message": e.what}
         return Ingested(path=str(path), status="failed", error=str(e), diagnostics=[lost])
@@ -163,12 +175,12 @@ def _ingest_file(con: duckdb.DuckDBPyConnection, path: Path, run: str | None, pa
     )
 
 
-def _rank_by_name(trace: Trace, path: Path) -> None:
+def _rank_from_name(trace: Trace, path: Path) -> None:
     """Takes the rank from a file name that says `rank` and a number, where the trace itself says none; notes it."""
     said = re.search(r"rank[-_.]?(\d+)", path.name, re.IGNORECASE)
     if trace.rank is None and said:
         trace.rank = int(said.group(1))
-        trace.issues.add("rank_by_name", f"the trace does not say its rank; the file name says {trace.rank}")
+        trace.issues.add("rank_from_name", f"the trace does not say its rank; the file name says {trace.rank}")
 
 
 def _manifest_for(path: Path) -> manifest.Manifest | None:
@@ -185,9 +197,7 @@ def _run_id(con: duckdb.DuckDBPyConnection, path: Path, trace: Trace, described:
     if described and described.run:
         return f"{described.job}/{described.run}" if described.job else described.run
     folder = path.resolve().parent
-    stem = path.name
-    while stem.endswith(_STRIP):
-        stem = next(stem.removesuffix(s) for s in _STRIP if stem.endswith(s))
+    stem = plain_stem(path.name)
     several = (trace.world_size or 1) > 1
     names = [stem, f"{folder.name}/{stem}", f"{folder.name}/{path.name}"]
     for name in [folder.name, *names] if several else names:

@@ -2,11 +2,13 @@
 
 import datetime
 import json
+from pathlib import Path
 
 import pytest
 
 from tracegap.ingest import manifest
 from tracegap.ingest.errors import TraceError
+from tracegap.reports.planning import model_of
 
 CONTENT = {
     "job": "llama",
@@ -96,3 +98,12 @@ def test_secrets_are_known_by_their_key():
         "apiKey": 1,
     }
     assert set(manifest.without_secrets(removed).values()) == {"(removed)"}
+
+
+def test_the_documented_manifest_is_read(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text()
+    (tmp_path / "manifest.toml").write_text(text.partition("```toml\n")[2].partition("```")[0])
+    read = manifest.load(tmp_path / "manifest.toml")
+    assert read.run == "2026-11-30"
+    assert model_of(read.model).params > 7e9
+    assert read.config == {"ddp.bucket_cap_mb": 25}
