@@ -58,12 +58,12 @@ WRAPPERS = _words(
     "double int long cpu cuda zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full "
     "scalar_tensor eye rand randn randint rand_like randn_like randint_like normal repeat pad hstack vstack "
     "dstack column_stack concat concatenate embedding_bag max_pool1d max_pool2d max_pool3d adaptive_avg_pool1d "
-    "adaptive_avg_pool2d adaptive_avg_pool3d gather_backward _embedding_bag_backward embedding_backward select_backward slice_backward index_put "
-    "slice_scatter select_scatter flatten_dense_tensors value_selecting_reduction_backward linalg_norm "
-    "linalg_matrix_norm dist cdist pairwise_distance addr ger meshgrid cartesian_prod tile broadcast_tensors "
-    "one_hot sum_to_size log_sigmoid item allclose equal is_same_size lstm gru rnn_tanh rnn_relu divide divide_ "
-    "multiply multiply_ subtract subtract_ greater less greater_equal less_equal not_equal negative absolute clip "
-    "clip_ __and__ __or__ __xor__"
+    "adaptive_avg_pool2d adaptive_avg_pool3d gather_backward _embedding_bag_backward embedding_backward "
+    "select_backward slice_backward index_put slice_scatter select_scatter flatten_dense_tensors "
+    "value_selecting_reduction_backward linalg_norm linalg_matrix_norm dist cdist pairwise_distance addr ger "
+    "meshgrid cartesian_prod tile broadcast_tensors one_hot sum_to_size log_sigmoid item allclose equal "
+    "is_same_size lstm gru rnn_tanh rnn_relu divide divide_ multiply multiply_ subtract subtract_ greater less "
+    "greater_equal less_equal not_equal negative absolute clip clip_ __and__ __or__ __xor__"
 )
 """`aten::` operators that only call others: their leaves count. One that stays a leaf and has a formula is used."""
 
