@@ -2,6 +2,7 @@
 
 import datetime
 import importlib
+import itertools
 import json
 import pkgutil
 import re
@@ -199,8 +200,8 @@ def _run_id(con: duckdb.DuckDBPyConnection, path: Path, trace: Trace, described:
     folder = path.resolve().parent
     stem = plain_stem(path.name)
     several = (trace.world_size or 1) > 1
-    names = [stem, f"{folder.name}/{stem}", f"{folder.name}/{path.name}"]
-    for name in [folder.name, *names] if several else names:
+    names = [folder.name] if several else [stem, f"{folder.name}/{stem}"]
+    for name in itertools.chain(names, (f"{names[-1]}~{n}" for n in itertools.count(2))):
         others = con.execute(
             "select t.path, t.format, r.world_size, t.origin_unix_ns from traces t join runs r using (run_id) where run_id = ?",
             [name],
@@ -212,8 +213,8 @@ def _run_id(con: duckdb.DuckDBPyConnection, path: Path, trace: Trace, described:
                 and abs((origin or 0) - near) < _SAME_RUN_NS)
             for other, form, size, origin in others
         ):  # fmt: skip
-            return name
-    return str(path.resolve())
+            break
+    return name
 
 
 def store_trace(
