@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,9 @@ def _async_event(plane: Plane, op: DeviceOp, flow: int, group: dict[int, int]) -
 
 def _instruction_stats(instruction: Instruction) -> dict[str, Any]:
     stats: dict[str, Any] = {"display_name": instruction.name, "hlo_category": instruction.category}
-    stats |= {"program_id": PROGRAM_ID} | ({"tf_op": instruction.tf_op} if instruction.tf_op else {})
+    symbol = zlib.crc32(instruction.name.encode())  # XProf knows an operation by its program and symbol
+    stats |= {"program_id": PROGRAM_ID, "symbol_id": symbol}
+    stats |= {"tf_op": instruction.tf_op} if instruction.tf_op else {}
     cost, vmem = instruction.cost, instruction.vmem_bytes
     if cost:
         read = cost.bytes * 2 // 3
