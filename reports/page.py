@@ -118,5 +118,6 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["unbroken"] = people.unbroken
     environment.globals.update(people=people, chart_id=chart_id)
     return environment

@@ -1,12 +1,14 @@
 """Numbers as people read them: decimal SI prefixes, three significant digits, always a unit; unknown is said so."""
 
 import math
+import re
 
 UNKNOWN = "unknown"
 """Stands wherever a number is NULL; the reason stands beside it."""
 MINUS = "\N{MINUS SIGN}"
 
 _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_NUMBER_AND_UNIT = re.compile(r"(\d) ((?:[munµkMGTP]?(?:s|B|B/s|FLOP|FLOP/s))\b)")
 _TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 
@@ -101,6 +103,11 @@ def _quantity(value: float | None, unit: str) -> str:
         whole = float(value).is_integer()
         return f"{int(value) if whole else significant(value)} {unit}".replace("-", MINUS)
     return f"{_scaled(value, _SI)}{unit}"
+
+
+def unbroken(said: str) -> str:
+    """Text in which no line ends between a number and its unit."""
+    return _NUMBER_AND_UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", said)
 
 
 def plural(n: int, one: str, many: str | None = None) -> str:

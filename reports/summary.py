@@ -223,6 +223,20 @@ group by unknown_because
 order by sum(dur_ns) desc, unknown_because
 limit 1
 """
+_UNKNOWN_PARTS = """
+select string_agg(distinct coalesce(d.name, d.kind), ', ') as names
+from devices d join traces t using (trace_id)
+where t.run_id = $run_id
+having bool_and(d.hardware is null and d.hbm_bytes_per_s is null)
+"""
+
+
+def _why_unknown(con: duckdb.DuckDBPyConnection, run_id: str) -> str:
+    parts = _row(con, _UNKNOWN_PARTS, run_id)
+    if parts is not None:
+        return f"no part of the catalogue is known to be this {parts['names']}; name it as `hardware` in manifest.toml"
+    why = _row(con, _WHY_UNKNOWN, run_id)
+    return why["unknown_because"] if why else "no operation has a known cost"
 
 
 def _row(con: duckdb.DuckDBPyConnection, sql: str, run_id: str) -> dict[str, Any] | None:
@@ -247,7 +261,6 @@ def summarize(con: duckdb.DuckDBPyConnection, run_id: str) -> Summary:
     if step is not None:
         step |= _whole_ns(step)
     minimum = step and sum(step[c] for c in MINIMUM)
-    unknown = _row(con, _WHY_UNKNOWN, run_id) if minimum == 0 else None
     complete, every = counts["complete_steps"], counts["steps"]
     return Summary(
         run_id=run_id,
@@ -261,11 +274,7 @@ def summarize(con: duckdb.DuckDBPyConnection, run_id: str) -> Summary:
             f | {k: json.loads(f[k] or "null") for k in ("config_keys", "evidence")}
             for f in pl.DataFrame(con.sql(FINDINGS, params={"run_id": run_id})).to_dicts()
         ],
-        no_minimum_because=unknown["unknown_because"]
-        if unknown
-        else "no operation has a known cost"
-        if minimum == 0
-        else None,
+        no_minimum_because=_why_unknown(con, run_id) if minimum == 0 else None,
         doubts=_doubts(run, counts, step),
     )
 
@@ -305,8 +314,8 @@ def _doubts(run: dict[str, Any], counts: dict[str, Any], step: dict[str, Any] | 
     return said
 
 
-VIEWS = ("step_gap", "collective_gap", "op_gap")
-"""Views of the gap. The first reads the last, so it is computed before."""
+VIEWS = ("op_gap", "collective_gap", "step_gap")
+"""Views of the gap. The last reads the first, and is faster where that is a table already."""
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ DRAWN = 25
 """Rows with a bar of their own in the chart."""
 _AROUND = re.compile(r"^void |\(anonymous namespace\)::|\bat::native::|\bc10::|\bat::")
 
-SQL = """
+SQL = r"""
 with counted as (
     -- Steps that averages are over: the complete ones; all, where none is.
     select trace_id, device_id, step, count(*) over () as device_steps
@@ -28,7 +28,10 @@ minimums as (
 ),
 costed as (
     select
-        g.*, c.device_steps,
+        -- Instances of one operation count together: fusion.12 and fusion.7, layer_0/mlp and layer_1/mlp.
+        regexp_replace(g.name, '\.[0-9]+$', '') as name,
+        regexp_replace(g.framework_op, '([_./\[])[0-9]+', '\1#', 'g') as framework_op,
+        g.op_class, g.dtype, g.dur_ns, g.share_ns, g.t_min_ns, g.bound, g.unknown_because, c.device_steps,
         -- What would be gone from the step if the operation met its bound; hidden behind other work it costs nothing.
         case when g.op_class in ('copy', 'memset') then g.share_ns
              when g.op_class = 'collective' then g.share_ns - coalesce(m.ns, 0)

@@ -7,7 +7,7 @@ from tracegap.reports import people, theme
 from tracegap.reports.section import Column, Context, Figure, Section
 
 ORDER = 70
-MAX_SIDE = 70
+MAX_SIDE = 60
 """Cells along each side; more ranks or steps share a cell, and the slowest of a cell is shown."""
 
 SQL = """

@@ -146,8 +146,10 @@ def build(ctx: Context) -> Section:
 
 
 def _peaks(ceilings: pl.DataFrame) -> list[tuple[str, float]]:
-    highest = ceilings.group_by("name", maintain_order=True).agg(pl.col("flops_per_s").max())
-    return [(str(n), float(p)) for n, p in highest.iter_rows()]
+    """Name and height of each ceiling; those of one height share a name."""
+    heights = ceilings.group_by("name", maintain_order=True).agg(pl.col("flops_per_s").max())
+    shared = heights.group_by("flops_per_s", maintain_order=True).agg(pl.col("name").sort().str.join(", "))
+    return [(str(name), float(peak)) for peak, name in shared.iter_rows()]
 
 
 def _chart(operations: pl.DataFrame, ceilings: pl.DataFrame) -> alt.TopLevelMixin:

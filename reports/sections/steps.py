@@ -75,18 +75,17 @@ def build(ctx: Context) -> Section:
             Figure(
                 title="Time of each step by what the devices did, mean over devices",
                 query=query,
-                rows=theme.say(rows, "ns", people.duration, "time"),
+                rows=rows.drop("doing").pivot(on="state", values="ns"),
                 chart=_chart(rows),
                 alt=f"Bars of {len(bars)} steps, {shortest} to {longest}.",
                 columns=(
                     Column("step", "step", people.count),
                     Column("counted", "counted"),
                     Column("incomplete_reason", "why not", lambda v: v or "–"),
-                    Column("doing", "the devices were"),
-                    Column("ns", "time", people.duration),
-                    Column("wall_ns", "step time", people.duration),
+                    Column("wall_ns", "step time", people.duration, "mean over the devices"),
                     Column("min_wall_ns", "shortest", people.duration, "over the devices"),
                     Column("max_wall_ns", "longest", people.duration, "over the devices"),
+                    *(Column(state, words, people.duration) for state, (words, _) in theme.STATES.items()),
                 ),
             )
         ],

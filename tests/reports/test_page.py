@@ -211,7 +211,7 @@ def test_an_empty_store_has_an_index(con: Con, tmp_path: Path, visit: Any) -> No
 
 def test_a_comparison_page(tmp_path: Path, visit: Any) -> None:
     tab = visit(page.render_compare(comparison(), tmp_path / "compare.html"))
-    headline = tab.locator(".headline").inner_text()
+    headline = tab.locator(".headline").inner_text().replace("\u00a0", " ")
     assert "A step took 374 ms and takes 412 ms now: a step is 38.1 ms (10.2%) slower, ± 900 µs." in headline
     assert "+27.4 ms of it: all-reduce in 214 buckets" in headline
     assert "ddp.bucket_cap_mb back to 25 saves up to 27.4 ms a step" in tab.locator("header .todo").inner_text()
@@ -246,6 +246,16 @@ def test_the_headline_says_why_nothing_can_be_said(con: Con, make_run: Make) -> 
     summary = summarize(con, "job/mon")
     assert summary.minimum_ns is None
     assert "What it should take is not known: FLOPs or bytes unknown." in summary.headline
+
+
+def test_the_headline_names_a_part_that_is_not_in_the_catalogue(con: Con, make_run: Make) -> None:
+    make_run()
+    con.execute("delete from peaks").fetchall()
+    con.execute("update devices set hardware = null, hbm_bytes_per_s = null, name = 'ACME X1'").fetchall()
+    con.execute("update comm_windows set minimum_ns = 0").fetchall()
+    summary = summarize(con, "job/mon")
+    assert summary.title == "job · 2 × ACME X1 · 2 steps"
+    assert "known to be this ACME X1; name it as `hardware` in manifest.toml." in summary.headline
 
 
 def test_no_complete_step_is_a_doubt(con: Con, make_run: Make) -> None:

@@ -57,6 +57,11 @@ def test_quantities(said: str, expected: str) -> None:
     assert said == expected
 
 
+def test_no_line_ends_between_a_number_and_its_unit() -> None:
+    said = people.unbroken("A step takes 7.33 ms, 8 ranks, 355 GB/s, 12 shapes; 3 ns.")
+    assert said == "A step takes 7.33\u00a0ms, 8 ranks, 355\u00a0GB/s, 12 shapes; 3\u00a0ns."
+
+
 _UNIT_NS = {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0}
 
 
