@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tracegap.ingest.classify import hlo
 from tracegap.ingest.classify.hlo_cost import Cost
 from tracegap.ingest.classify.hlo_module import Instruction, parse_text
-from tracegap.ingest.protobuf import messages
+from tracegap.ingest.protobuf import DecodeError, messages
 from tracegap.ingest.readers._xplane import MISSING, EventKind, Ints, Line, Plane, Value
 from tracegap.ingest.readers._xspace_host import Launch
 from tracegap.ingest.readers._xspace_ops import (
@@ -45,22 +45,40 @@ _BREAKDOWN = messages(
     },
 )["Breakdown"]
 
+_CORE = messages("tracegap.core", {"CoreDetails": "global_chip_id 5 i64; global_core_id 6 i64"})["CoreDetails"]
+
 
 def tpu_executions(plane: Plane, context: Context) -> Executions | None:
     """Leaves of the operation lines, asynchronous operations as one from start to done. None: no TPU plane."""
     match = PLANE.match(plane.name)
     if match is None:
         return None
-    ordinal, core = int(match[1]), match[2]
+    local, core = int(match[1]), match[2]
     reader = _Reader(plane, context)
     for line in plane.lines:
         if line.name in OPS_LINES and len(line):
             reader.read_ops(line, line.name if core is None else f"SparseCore {core}")
     reader.read_rest()
-    launches, code = _launches(plane, ordinal, context)
+    launches, code = _launches(plane, local, context)
     for batch in reader.batches:
         batch.launches, batch.launch = launches, code(batch.start_ps)
-    return Executions(device_id=f"TPU:{ordinal}", ordinal=ordinal, batches=[b for b in reader.batches if len(b.op)])
+    batches = [batch for batch in reader.batches if len(batch.op)]
+    return Executions(device_id=f"TPU:{local}", ordinal=_global_id(plane, local), batches=batches)
+
+
+def _global_id(plane: Plane, local: int) -> int:
+    """Number of the device among those of all hosts: a plane's own number starts from 0 on each host.
+
+    With megacore a device is a chip, else a core.
+    """
+    data = plane.stats.get("core_details")
+    if not isinstance(data, bytes):
+        return local
+    try:
+        details = _CORE.FromString(data)
+    except DecodeError:
+        return local
+    return int(details.global_chip_id if plane.stats.get("has_megacore") else details.global_core_id) or local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +287,12 @@ def _hbm_bytes(breakdown: Value | None) -> int | None:
     """HBM part of a serialized breakdown; None where it has no entries."""
     if not isinstance(breakdown, bytes) or not breakdown:
         return None
-    accesses = [(int(a.memory_space), int(a.bytes_accessed)) for a in _BREAKDOWN.FromString(breakdown).memory_accessed]
+    try:
+        accesses = [
+            (int(a.memory_space), int(a.bytes_accessed)) for a in _BREAKDOWN.FromString(breakdown).memory_accessed
+        ]
+    except DecodeError:
+        return None
     return sum(size for space, size in accesses if space == _HBM) if any(size for _, size in accesses) else None
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -169,7 +170,7 @@ def _shared_costs(ops: list[Op], code: Ints, line: Line, start: Ints) -> tuple[l
     """FLOPs and bytes of each kernel, where several kernels carry out one HLO operation: each its part by duration.
 
     One execution of an operation is a row of neighbours on the stream that name it; it is over where another operation
-    is named or its first kernel comes again.
+    is named or its first kernel comes again. The notes in `ops` then say that the cost is shared.
     """
     names, _ = line.codes("hlo_op")
     program = line.numbers("program_id")
@@ -187,6 +188,10 @@ def _shared_costs(ops: list[Op], code: Ints, line: Line, start: Ints) -> tuple[l
             for column in (flops, moved):
                 for member, part in zip(group, split(column[group[0]], weights), strict=True):
                     column[member] = part
+            for c in {int(code[member]) for member in group if ops[code[member]].cost_note is None}:
+                ops[c] = replace(
+                    ops[c], cost_note="its part, by duration, of the cost of an operation of several kernels"
+                )
         group = [i]
     return flops, moved
 

@@ -244,6 +244,14 @@ def test_collective_groups_message_and_number(read):
     assert found["group_id"].n_unique() == 2  # the same text on both devices of a group
 
 
+def test_devices_of_a_second_host_have_their_global_numbers_in_groups(read):
+    plane = Builder("/device:TPU:1", core_details=bytes([0x10, 1, 0x28, 5, 0x30, 5]))  # chip and core 5 of all hosts
+    text = "%all-reduce.5 = f32[8] all-reduce(f32[8] %x), channel_id=3, replica_groups=[4,2]<=[2,4]T(1,0)"
+    trace = read(plane.line("XLA Ops", (plane.kind(text), 0, 1000)))
+    assert [(d.device_id, d.ordinal) for d in trace.devices] == [("TPU:1", 5)]
+    assert trace.collectives["group_ranks"].to_list() == ["[1,5]"]
+
+
 def test_launch_follows_the_hand_overs_to_the_calling_thread(read):
     device = tpu()
     device.line("XLA Modules", ("jit_f(7)", 90_000, 5000, {"run_id": 1, "_ct": 12, "_c": -5}))
@@ -399,6 +407,7 @@ def test_kernels_of_one_operation_share_its_cost(read):
     trace = read(device, metadata_plane(module_bytes()))
     assert trace.ops["flops"].to_list() == [32, 96, 128]  # 128 by 1 : 3, then a second execution with one kernel
     assert trace.ops["bytes"].to_list() == [56, 168, 224]
+    assert all("by duration" in note for note in trace.ops["cost_note"])
 
 
 def test_kernel_without_its_module_has_no_cost_and_says_why(read):
