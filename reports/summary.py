@@ -199,7 +199,9 @@ class Summary:
             return (
                 f"Fix first: {_sentence(fix['what'])} Mending it saves up to {people.duration(fix['saves_ns'])} a step."
             )
-        return f"The largest loss is {loss[0]}: {people.duration(loss[1])} a step." if loss else "Nothing is lost."
+        if loss:
+            return f"The largest loss is {loss[0]}: {people.duration(loss[1])} a step."
+        return "" if self.unknown_frac >= SMALL_FRAC else "Nothing is lost."
 
     @property
     def largest_loss(self) -> tuple[str, int] | None:

@@ -122,7 +122,7 @@ def finish(chart: alt.TopLevelMixin) -> dict[str, Any]:
         labelLimit=240,
         symbolStrokeWidth=0,
         symbolOpacity=1,
-        columns=3,
+        columns=alt.ExprRef("max(1, floor(width / 200))"),
     )
     configured = configured.configure_text(color="currentColor", fontSize=12)
     configured = configured.configure_rule(color="currentColor")

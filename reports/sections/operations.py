@@ -114,9 +114,8 @@ def build(ctx: Context) -> Section:
     )
     todo = ""
     if worst and (worst[0]["lost_per_step_ns"] or 0) > 0:
-        sentence += (
-            f"{worst[0]['operation'][:80]} loses the most: {people.duration(worst[0]['lost_per_step_ns'])} a step."
-        )
+        name = short(*(worst[0][k] for k in ("framework_op", "operation", "dtype")))
+        sentence += f"The largest loss is {name}: {people.duration(worst[0]['lost_per_step_ns'])} a step."
     if known < 0.5 * total:
         todo = (
             "Costs need shapes: record_shapes=True in torch.profiler, or an XSpace trace with its HLO. "
@@ -163,12 +162,13 @@ def _dash(value: str | None) -> str:
 
 def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
     """Bars for the first; the rest is drawn as one bar, so that the bars add up to all of the time."""
-    drawn = rows.head(DRAWN).with_columns(
+    drawn_count = len(rows) if len(rows) <= DRAWN + 1 else DRAWN
+    drawn = rows.head(drawn_count).with_columns(
         pl.struct("framework_op", "operation", "dtype")
         .map_elements(lambda r: short(r["framework_op"], r["operation"], r["dtype"]), pl.String)
         .alias("label")
     )
-    tail = rows.slice(DRAWN)
+    tail = rows.slice(drawn_count)
     if len(tail):
         rest = tail.select(pl.col("names", "calls", "time_ns", "lost_ns", "unknown_ns", "lost_per_step_ns").sum())
         label = f"all {people.count(rest['names'][0])} others"
@@ -204,7 +204,9 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
             tooltip=["operation:N", "op_class:N", "dtype:N", "calls:Q", "group:N", "time:N"],
         )
     )
-    names = alt.Chart(drawn.select("place", "label")).mark_text(align="left", baseline="bottom", dy=3, limit=620)
+    names = alt.Chart(drawn.select("place", "label")).mark_text(
+        align="left", baseline="bottom", dy=3, limit=alt.ExprRef("width")
+    )
     names = names.encode(x=alt.value(2), y=y, text="label:N")
     return alt.layer(segments, names).properties(width="container", height=34 * len(drawn))
 
@@ -213,5 +215,8 @@ def short(framework_op: str | None, name: str, dtype: str | None) -> str:
     """A name for a label: what launched it, and the kernel without what C++ puts around it."""
     kernel = _AROUND.sub("", name)
     kernel = kernel if len(kernel) <= 56 else kernel[:55] + "…"
-    said = kernel if framework_op in (None, name) else f"{framework_op[:40]} · {kernel}"
+    if framework_op is None or framework_op == name:
+        said = kernel
+    else:
+        said = f"{framework_op if len(framework_op) <= 44 else '…' + framework_op[-43:]} · {kernel}"
     return f"{said} ({dtype})" if dtype else said
