@@ -121,6 +121,47 @@ def _message_bytes(kind: CollectiveKind | None, args: Args, size: int | None, dt
     return None if elements is None else int(elements * DTYPE_BYTES[dtype])
 
 
+def all_to_all_splits(
+    ops: dict[str, list[Any]], op_events: list[int], comm_args: dict[int, Args], rank: int | None, groups: Groups
+) -> list[dict[str, Any]]:
+    """What leaves and enters this rank in each all-to-all, in the order of start: its own chunk never does.
+
+    `send_bytes` and `recv_bytes` are None where the splits are uneven and the rank's place in its group is not known.
+    """
+    found = []
+    for event, op_id in sorted(zip(op_events, ops["op_id"], strict=False), key=lambda pair: ops["start_ns"][pair[1]]):
+        args = comm_args.get(event, NO_ARGS)
+        call = args.collective if isinstance(args.collective, str) else ""
+        if (
+            collective_kind_of_call(call) is not CollectiveKind.ALL_TO_ALL
+            or ops["op_class"][op_id] != OpClass.COLLECTIVE
+        ):
+            continue
+        row = _of_metadata(op_id, ops["name"][op_id], args, groups)
+        size, ranks = row["group_size"], json.loads(row["group_ranks"] or "[]")
+        place = ranks.index(rank) if rank in ranks else None
+        splits = [_rank_list(args.in_split) or [], _rank_list(args.out_split) or []]
+        width = DTYPE_BYTES[row["dtype"]] if row["dtype"] else None
+        sent, received = (
+            _leaving(integer(total), split, size, place, width)
+            for total, split in zip((args.in_nelems, args.out_nelems), splits, strict=True)
+        )
+        uniform = all(len(set(split)) <= 1 for split in splits)
+        found.append({"op_id": op_id, "send_bytes": sent, "recv_bytes": received, "uniform": uniform})
+    return found
+
+
+def _leaving(
+    total: int | None, split: list[int], size: int | None, place: int | None, width: float | None
+) -> int | None:
+    """Bytes of a buffer of `total` elements that go to or come from other ranks."""
+    if total is None or width is None or not size:
+        return None
+    if len(set(split)) <= 1:
+        return int((total - total // size) * width)
+    return None if place is None or place >= len(split) else int((total - split[place]) * width)
+
+
 def _of_span(op_id: int, row: int, host: Host, groups: Groups) -> dict[str, Any]:
     """A collective of a CPU back end, whose span has the shapes of its inputs."""
     kind = collective_kind_of_call(host.name(row))

@@ -49,6 +49,8 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     collective: Any = msgspec.field(default=None, name="Collective name")
     in_nelems: Any = msgspec.field(default=None, name="In msg nelems")
     out_nelems: Any = msgspec.field(default=None, name="Out msg nelems")
+    in_split: Any = msgspec.field(default=None, name="In split size")
+    out_split: Any = msgspec.field(default=None, name="Out split size")
     group_size: Any = msgspec.field(default=None, name="Group size")
     dtype: Any = None
     group_name: Any = msgspec.field(default=None, name="Process Group Name")

@@ -11,7 +11,7 @@ from tracegap.ingest.readers._kineto_events import Role
 Table = dict[str, NDArray[Any]]
 
 _HOUR_NS = 3_600 * 10**9
-_LONGEST_NS = 10 * 10**9  # what runs past its stream's next start for longer than this is not believed
+_EARLY_START_NS = 100_000  # a kernel may start so much before the one ahead of it on its stream has ended
 
 
 def sound_records(device: Table, host: Table, issues: Issues, facts: dict[str, Any]) -> tuple[Table, Table]:
@@ -54,7 +54,7 @@ def sound_records(device: Table, host: Table, issues: Issues, facts: dict[str, A
     device = {name: column[sound] for name, column in device.items()}
     host = {name: column[~lost_spans] for name, column in host.items()}
     host["dur"] = np.maximum(host["dur"], 0)
-    facts["impossible_durations"] = _cut_impossible(device, host, issues)
+    facts["impossible_durations"] = _cut_impossible(device, issues)
     return device, host
 
 
@@ -63,28 +63,31 @@ def _first(table: Table, mask: NDArray[np.bool_]) -> str:
     return f"event {int(table['order'][mask][0])}" if mask.any() else ""
 
 
-def _cut_impossible(device: Table, host: Table, issues: Issues) -> int:
-    """Cuts work that would outlast the recording by its whole length, at the next start on its stream.
+def _cut_impossible(device: Table, issues: Issues) -> int:
+    """Cuts work that covers the next on its own stream whole, at that one's start.
 
-    Kernels of a stream may truly overlap (programmatic launches, graphs, several hardware queues): a smaller overlap is
-    left as it is.
+    Work of a stream runs one after the other. What truly overlaps stays: kernels of one launch (a graph has branches), and
+    a little (programmatic launches start early).
     """
-    start, end = device["start"], device["start"] + device["dur"]
-    if not len(start):
-        return 0
+    start, end, call = device["start"], device["start"] + device["dur"], device["corr"]
     order = np.lexsort((start, device["stream"], device["device"]))
     lane = device["stream"][order].astype(np.int64) << 32 | device["device"][order]
-    following = np.full(len(start), np.iinfo(np.int64).max)
-    same = lane[1:] == lane[:-1]
-    following[order[:-1][same]] = start[order[1:][same]]
-    runs_on = (end > following) & (following > start)
-    ends = np.concatenate([end[~runs_on], host["start"] + host["dur"]])
-    last, first = int(ends.max()), int(np.concatenate([start, host["start"]]).min())
-    impossible = runs_on & (end - last > max(last - first, _LONGEST_NS))
-    device["dur"] = np.where(impossible, following - start, device["dur"])
+    one, following = order[:-1], order[1:]
+    suspects = (
+        (lane[1:] == lane[:-1])
+        & (start[following] > start[one])
+        & (end[one] - start[following] > _EARLY_START_NS)
+        & ((call[one] != call[following]) | (call[one] < 0))
+    )
+    impossible = np.zeros(len(start), np.bool_)
+    for i in reversed(np.flatnonzero(suspects).tolist()):  # from the end: a wrong one may cover a wrong one
+        if end[one[i]] >= end[following[i]]:
+            end[one[i]] = start[following[i]]
+            impossible[one[i]] = True
+    device["dur"] = end - start
     issues.add(
         "impossible_duration",
-        "device work that would outlast the whole recording; cut where the next on its stream starts",
+        "device work that would cover the next on its own stream whole; cut where that one starts",
         where=_first(device, impossible),
         count=int(impossible.sum()),
         severity="data_loss",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tracegap.ingest.errors import TraceError
 from tracegap.ingest.files import open_plain
 from tracegap.ingest.issues import Issues
-from tracegap.ingest.readers._kineto_comms import Groups, collectives
+from tracegap.ingest.readers._kineto_comms import Groups, all_to_all_splits, collectives
 from tracegap.ingest.readers._kineto_events import NONE, Collector, Role, integer
 from tracegap.ingest.readers._kineto_host import Host, Launches, find_launches
 from tracegap.ingest.readers._kineto_json import KinetoText
@@ -97,12 +97,14 @@ def read(path: Path) -> Trace:
     facts["gpu_events_without_launch"] = int((launches.call < 0).sum())
     facts["gpu_time_without_launch_ns"] = int(device["dur"][launches.call < 0].sum())
     _count_issues(issues, collected, launches, facts)
-    _warnings(metadata, issues)
+    facts["warnings"] = _warnings(metadata, issues)
+    rank = _rank(info, path, issues)
+    facts["all_to_all"] = all_to_all_splits(rows.values, device["order"].tolist(), collected.comm_args, rank, groups)
     return Trace(
         format=NAME,
         framework="pytorch",
         origin_unix_ns=origin,
-        rank=_rank(info, path, issues),
+        rank=rank,
         world_size=integer(info.get("world_size")),
         host=metadata["host_name"] if isinstance(metadata.get("host_name"), str) else None,
         devices=devices,
@@ -163,8 +165,9 @@ def _config(metadata: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _warnings(metadata: dict[str, Any], issues: Issues) -> None:
+def _warnings(metadata: dict[str, Any], issues: Issues) -> list[str]:
     """What the profiler itself complained of."""
+    said: list[str] = []
     for level in ("WARNING", "ERROR"):
         lines = metadata.get(level)
         lines = [lines] if isinstance(lines, str) else lines
@@ -172,6 +175,8 @@ def _warnings(metadata: dict[str, Any], issues: Issues) -> None:
             issues.add(
                 f"profiler_{level.lower()}", f"the profiler wrote: {str(lines[0])[:300]}", where=level, count=len(lines)
             )
+            said += [str(line)[:300] for line in lines]
+    return said
 
 
 def _count_issues(issues: Issues, collected: Collector, launches: Launches, facts: dict[str, Any]) -> None:

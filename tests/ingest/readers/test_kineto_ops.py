@@ -380,3 +380,26 @@ def test_gloo_spans_are_collectives_on_their_thread(tmp_path: Path) -> None:
         ("all_reduce", "0 [0,1]", 2, 1200, "fp32"),
         ("all_gather", "0 [0,1]", 2, 2400, "fp32"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("args", "rank", "expected"),
+    [
+        ({}, None, (3000 * 2, 3000 * 2, True)),  # 4000 elements, a quarter stays
+        ({"In split size": "[1000, 1000, 1000, 1000]"}, 2, (3000 * 2, 3000 * 2, True)),
+        (
+            {"In split size": "[100, 900, 2000, 1000]", "Out split size": "[1, 9, 90, 3900]"},
+            2,
+            (3100 * 2, 3991 * 2, False),
+        ),
+        ({"In split size": "[100, 900, 2000, 1000]"}, None, (None, 3000 * 2, False)),
+    ],
+)
+def test_what_leaves_and_enters_a_rank_in_an_all_to_all(
+    tmp_path: Path, args: Any, rank: int | None, expected: Any
+) -> None:
+    kernel = work(1, 1, 5, "ncclDevKernel_SendRecv(x)", **{**comm("all_to_allv", 4000, 4000), **args})
+    trace = read(tmp_path, [kernel], distributedInfo={} if rank is None else {"rank": rank})
+    (call,) = trace.facts["all_to_all"]
+    assert (call["send_bytes"], call["recv_bytes"], call["uniform"]) == expected
+    assert trace.collectives["message_bytes"].to_list() == [8000]
