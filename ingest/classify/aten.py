@@ -6,7 +6,7 @@ be called once for each distinct tuple of arguments: a trace has few of them.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -63,12 +63,13 @@ def describe(
     concrete: Sequence[Any] | None = None,
     *,
     list_dtype: str | None = None,
+    causal: bool | None = None,
 ) -> Described:
     """Class and cost of one call.
 
     Arguments are Kineto's `Input Dims`, `Input type`, `Input Strides` and `Concrete Inputs`, decoded from JSON; None or
-    empty where the trace has none. `list_dtype` is the element type of tensor lists (foreach operators, cat), which the
-    trace does not have; the name of the kernel tells it (`kernel.element_dtype`).
+    empty where the trace has none. What the trace does not have but the name of the kernel tells: `list_dtype`, the
+    element type of tensor lists (`kernel.element_dtype`), and `causal`, the mask of attention (`kernel.causal_mask`).
     """
     if name.startswith("triton_"):
         return _triton(name, dims, types, strides, concrete)
@@ -88,7 +89,14 @@ def describe(
     if not dims:
         return Described(entry.op_class, None, None, None, "no shapes in this trace: record_shapes=True")
     args = Args(dims, types, strides, concrete, list_dtype or UNKNOWN)
-    return _costed(entry.op_class, lambda: _spec(entry, args, in_place=in_place))
+    return _costed(entry.op_class, lambda: _masked(_spec(entry, args, in_place=in_place), causal))
+
+
+def _masked(spec: OpSpec, causal: bool | None) -> OpSpec:
+    """The operation with the mask that the kernel's name tells, where its arguments do not."""
+    if causal is None or spec.params.get("causal", causal) is not None:
+        return spec
+    return replace(spec, params=spec.params | {"causal": causal})
 
 
 def _entry(plain: str) -> tuple[Entry | None, bool]:

@@ -293,3 +293,17 @@ def element_dtype(name: str) -> str | None:
     if "multi_tensor_apply" not in name and "CatArray" not in name:
         return None
     return next((d for d, pattern in _LIST_TYPES if pattern.search(name)), None)
+
+
+_FLASH = re.compile(
+    r"flash_(?:fwd_kernel|bwd_dq_dk_dv_loop_seqk_parallel_kernel)<.*?> ?, (?:true|false|\(bool\)[01]), "
+    r"(true|false|\(bool\)[01])\b"
+)
+"""Flash attention 2: after the traits of the kernel its template has Is_dropout, then Is_causal."""
+
+
+@lru_cache(_CACHE)
+def causal_mask(name: str) -> bool | None:
+    """Whether a flash attention kernel masks causally, for `aten.describe(causal=...)`; None where its name does not tell."""
+    match = _FLASH.search(name)
+    return None if match is None else match[1] in ("true", "(bool)1")

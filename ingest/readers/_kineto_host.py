@@ -65,7 +65,7 @@ class Host:
         self.has_modules = bool(self.is_module.any())
         if not self.has_modules:
             self.is_module = self.kind == "annotation"
-        self._described: dict[tuple[int, int, str | None], Described] = {}
+        self._described: dict[tuple[int, int, str | None, bool | None], Described] = {}
         self._standings: dict[tuple[int, int], _Standing] = {}
         self._holders: set[int] | None = None
         self._shapes_texts: dict[int, str | None] = {NONE: None}
@@ -76,15 +76,15 @@ class Host:
         """The span's name as the trace has it."""
         return str(self.texts[self.columns["name"][row]])
 
-    def described(self, row: int, list_dtype: str | None = None) -> Described:
-        """What is known of the framework op of a row, by its name and recorded shapes.
+    def described(self, row: int, list_dtype: str | None = None, *, causal: bool | None = None) -> Described:
+        """What is known of the framework op of a row, by its name and recorded shapes, and by its kernels' names.
 
-        `list_dtype` is the element type of its lists of tensors, which the trace does not record.
+        Those tell the element type of its lists of tensors, and the mask of attention where scalars are not recorded.
         """
-        key = (int(self.columns["name"][row]), int(self.columns["shape"][row]), list_dtype)
+        key = (int(self.columns["name"][row]), int(self.columns["shape"][row]), list_dtype, causal)
         if key not in self._described:
             name, decoded = str(self.texts[key[0]]), self.inputs(key[1])
-            self._described[key] = aten.describe(name, *decoded, list_dtype=list_dtype)
+            self._described[key] = aten.describe(name, *decoded, list_dtype=list_dtype, causal=causal)
         return self._described[key]
 
     def inputs(self, shape: int) -> list[Any]:

@@ -1,5 +1,6 @@
 """Rows of `ops` from a Kineto trace: kernels, copies and fills with what launched them; on a CPU, the framework ops."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracegap.ingest.classify import aten
-from tracegap.ingest.classify.kernel import element_dtype, is_collective, kernel_class, kernel_dtype
+from tracegap.ingest.classify.kernel import causal_mask, element_dtype, is_collective, kernel_class, kernel_dtype
 from tracegap.ingest.readers._kineto_events import NONE, Ints, Role
 from tracegap.ingest.readers._kineto_host import Host, Launches
 from tracegap.ingest.trace import OPS
@@ -141,10 +142,9 @@ def _charge(values: dict[str, list[Any]], op: int, kernels: list[int], host: Hos
             values["dtype"][i] = kernel_dtype(values["name"][i])
             values["cost_note"][i] = _why_unknown(op, calls[i], host)
         return
-    if described.bytes is None:
-        listed = {element_dtype(values["name"][i]) for i in kernels} - {None}
-        if len(listed) == 1:
-            described = host.described(op, listed.pop())
+    if described.bytes is None or described.flops is None:
+        names = [values["name"][i] for i in kernels]
+        described = host.described(op, _agreed(map(element_dtype, names)), causal=_agreed(map(causal_mask, names)))
     for i in kernels:
         by_name = kernel_dtype(values["name"][i])
         tf32 = described.dtype == "fp32" and by_name == "tf32"  # shapes do not tell, the kernel's name does
@@ -157,6 +157,12 @@ def _charge(values: dict[str, list[Any]], op: int, kernels: list[int], host: Hos
             for i, part in zip(kernels, split_exactly(total, durations), strict=True):
                 values[column][i] = part
                 values["cost_source"][i] = "shapes"
+
+
+def _agreed(said: Iterable[Any]) -> Any:
+    """What all say that say something; None where they differ or none does."""
+    values = set(said) - {None}
+    return values.pop() if len(values) == 1 else None
 
 
 def _why_unknown(op: int, call: int, host: Host) -> str:

@@ -1,7 +1,6 @@
 """What ran on the devices: kernels, copies, fills and whole graphs, joined to the calls that launched them."""
 
 import json
-import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -10,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from tracegap.ingest.classify import aten
-from tracegap.ingest.classify.kernel import element_dtype, is_collective, kernel_class, kernel_dtype
+from tracegap.ingest.classify.kernel import causal_mask, element_dtype, is_collective, kernel_class, kernel_dtype
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers._nsys_db import Database
 from tracegap.ingest.readers._nsys_nccl import Calls, bytes_of_inputs
@@ -224,7 +223,7 @@ def _by_name(frame: pl.DataFrame) -> pl.DataFrame:
     for table, name in frame.select("table", "name").unique("name").iter_rows():
         collective = table == KERNEL and is_collective(name)
         by_name = OpClass.COLLECTIVE if collective else _CLASS_OF_TABLE.get(table) or kernel_class(name)
-        told = (kernel_dtype(name), element_dtype(name), _causal(name)) if table == KERNEL else (None, None, None)
+        told = (kernel_dtype(name), element_dtype(name), causal_mask(name)) if table == KERNEL else (None, None, None)
         rows.append((name, by_name.value, *told, collective))
     schema = {
         "name": pl.String, "class_by_name": pl.String, "dtype_by_name": pl.String, "dtype_of_list": pl.String,
@@ -305,10 +304,9 @@ def _describe(
     if shapes is None:
         return known if known.op_class is None else replace(known, note=_NO_SHAPES)
     if known.op_class in _OPERANDS_IN_NAME and known.bytes is None and element is not None:
-        is_causal, log_sum_exp = _FLASH_ARGUMENTS.get(name, (None, None))
+        log_sum_exp = _LOG_SUM_EXP.get(name)
         types = ["" if not s else "fp32" if i == log_sum_exp else element for i, s in enumerate(shapes)]
-        told = [str(causal) if i == is_causal else "" for i in range(len(shapes))] if causal is not None else None
-        typed = aten.describe(name, shapes, types, None, told)
+        typed = aten.describe(name, shapes, types, causal=causal)
         assumed = "element types are those in the kernel's name"
         return replace(typed, note=f"{typed.note}; {assumed}" if typed.note else assumed)
     return known
@@ -316,23 +314,9 @@ def _describe(
 
 _NO_SHAPES = "no shapes in the NVTX range: torch.autograd.profiler.emit_nvtx(record_shapes=True)"
 _OPERANDS_IN_NAME = {OpClass.MATMUL, OpClass.ATTENTION, OpClass.CONVOLUTION}
-_FLASH_ARGUMENTS: dict[str, tuple[int, int | None]] = {
-    "aten::_scaled_dot_product_flash_attention": (4, None),
-    "aten::_scaled_dot_product_flash_attention_backward": (11, 5),
-    "aten::_flash_attention_forward": (8, None),
-    "aten::_flash_attention_backward": (11, 5),
-    "flash_attn::_flash_attn_forward": (5, None),
-    "flash_attn::_flash_attn_backward": (11, 5),
+_LOG_SUM_EXP = {
+    "aten::_scaled_dot_product_flash_attention_backward": 5,
+    "aten::_flash_attention_backward": 5,
+    "flash_attn::_flash_attn_backward": 5,
 }
-"""Positions of `is_causal` and of the log-sum-exp (always fp32) among the arguments of flash attention's operators."""
-_FLASH = re.compile(
-    r"flash_(?:fwd_kernel|bwd_dq_dk_dv_loop_seqk_parallel_kernel)<.*?> ?, (?:true|false|\(bool\)[01]), "
-    r"(true|false|\(bool\)[01])\b"
-)
-"""Flash attention 2: after the traits of the kernel its template has Is_dropout, then Is_causal."""
-
-
-def _causal(kernel: str) -> bool | None:
-    """Whether a flash attention kernel masks causally; None where its name does not tell."""
-    match = _FLASH.search(kernel)
-    return None if match is None else match[1] in ("true", "(bool)1")
+"""Position of the log-sum-exp, which is always fp32, among the arguments of flash attention's operators."""

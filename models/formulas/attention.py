@@ -144,24 +144,26 @@ def _flops(spec: OpSpec, q: Tensor, k: Tensor, v: Tensor, *, backward: bool) -> 
     if spec.params.get("varlen") or len(q.shape) == 3:
         return None, "sequence lengths of a packed batch are not in the trace"
     causal = spec.params.get("causal")
+    if causal is None:
+        return None, "whether the mask is causal is not in the trace (PyTorch 2.1 and newer record it with the shapes)"
     sizes = _sizes(q, k, v, spec.params["layout"])
     count = attention_bwd_flops if backward else attention_fwd_flops
     flops = count(
         **sizes,
-        causal=bool(causal),
+        causal=causal,
         mask=spec.params.get("mask", "bottom_right"),
         window=spec.params.get("window"),
         window_right=spec.params.get("window_right"),
     )
-    return round(flops), "mask is not in the trace: counted as full attention" if causal is None else None
+    return round(flops), None
 
 
 @formula("attention")
 def attention(spec: OpSpec) -> Cost:
     """Fused attention forward [M5, M6].
 
-    Tensors: q, k, v, then what else is read (bias). Params: `layout` (BNTH or BTNH), `causal` (None = not known:
-    counted as full, and noted), `mask`, `window`, `window_right`, `varlen` (packed sequences: FLOPs unknown).
+    Tensors: q, k, v, then what else is read (bias). Params: `layout` (BNTH or BTNH), `causal` (None = not known: FLOPs
+    unknown, for it halves them), `mask`, `window`, `window_right`, `varlen` (packed sequences: FLOPs unknown).
     Log-sum-exp is not counted.
     """
     q, k, v = (tensor(spec, i) for i in range(3))

@@ -138,11 +138,16 @@ def test_packed_batches_need_their_lengths() -> None:
     assert "lengths" in (d.note or "")
 
 
-def test_attention_without_scalars_is_full_and_says_so() -> None:
+def test_attention_without_scalars_has_flops_only_where_the_kernel_tells_the_mask() -> None:
     qkv = [2, 4, 8, 16]
-    d = describe("aten::_scaled_dot_product_flash_attention", [qkv] * 3 + [[], []], [BF16] * 3 + ["Scalar"] * 2)
-    assert d.flops == 4 * 2 * 4 * 8 * 8 * 16
-    assert "mask is not in the trace" in (d.note or "")
+    op = "aten::_scaled_dot_product_flash_attention", [qkv] * 3 + [[], []], [BF16] * 3 + ["Scalar"] * 2
+    assert describe(*op).flops is None
+    assert "causal" in (describe(*op).note or "")
+    full = 4 * 2 * 4 * 8 * 8 * 16
+    assert describe(*op, causal=False).flops == full
+    assert describe(*op, causal=True).flops == full // 2
+    recorded = ["", "", "", "0.0", "False"]
+    assert describe(*op, None, recorded, causal=True).flops == full
 
 
 def test_attention_backward() -> None:
