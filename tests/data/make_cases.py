@@ -269,28 +269,54 @@ def job_cases() -> None:
         second__json=sound,
     )
     names = {
-        "before": ("triton_poi_fused_add_0", "gemm_128x64_5"),
-        "after": ("triton_poi_fused_add_3", "softmax_warp_2"),
+        "before": ("triton_poi_fused_add_0", "triton_red_fused_sum_1c9a02f4_1", "gemm_128x64"),
+        "after": ("triton_poi_fused_add_3", "triton_red_fused_sum_77e0b3aa_2", "softmax_warp_2"),
     }
     case(
         "job-renamed-kernels",
         "the same kernels under new numbers",
-        "A compiled kernel got another running number and takes 20 us longer; one kernel went, one came.",
+        "A compiled kernel got another running number and takes 20 us longer; another got a new number and hash and "
+        "takes as long as before; one kernel went, one came.",
         {
-            "added": ["softmax_warp_#"],
-            "removed": ["gemm_#x#_#"],
-            "changed_groups": ["triton_poi_fused_add_#"],
-            "groups": 3,
-            "worst": "triton_poi_fused_add_#",
+            "added": ["softmax_warp"],
+            "removed": ["gemm_128x64"],
+            "changed_groups": ["triton_poi_fused_add"],
+            "groups": 4,
+            "worst": "triton_poi_fused_add",
         },
         **{
             f"{side}__json": kineto(
-                *(launch(i, 5 + i, 0.5) for i in (1, 2)),
+                *(launch(i, 5 + i, 0.5) for i in (1, 2, 3)),
                 kernel(fused, 10, 30 if side == "before" else 50, 1),
-                kernel(other, 70, 10, 2),
+                kernel(reduced, 65, 5, 2),
+                kernel(other, 70, 10, 3),
             )
-            for side, (fused, other) in names.items()
+            for side, (fused, reduced, other) in names.items()
         },
+    )
+    uneven = call(
+        "all_to_allv", 1000, 700, [0, 1, 2], **{"In split size": "[500, 300, 200]", "Out split size": "[100, 300, 300]"}
+    )
+    even = call("all_to_all", 900, 900, [0, 1, 2], **{"In split size": "[]", "Out split size": "[]"})
+    case(
+        "job-uneven-exchange",
+        "all-to-alls with splits",
+        "Rank 1 of 3 exchanges 1,000 elements of 2 bytes for 700 by uneven splits, then 900 for 900 by even ones. "
+        "Its own chunk (300 both ways, then 300) stays.",
+        {
+            "error": None,
+            "send_bytes": [1400, 1200],
+            "recv_bytes": [800, 1200],
+            "uniform": [False, True],
+            "ranks": [1],
+        },
+        rank1__json=kineto(
+            launch(1, 5, 5),
+            launch(2, 15, 5),
+            kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 20, 10, 1, 20, **uneven),
+            kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 40, 10, 2, 20, **even),
+            distributedInfo={"backend": "nccl", "rank": 1, "world_size": 3},
+        ),
     )
 
 

@@ -115,6 +115,12 @@ def files(s: Subject) -> int:
     return len(s.results)
 
 
+@measure("devices")
+def devices(s: Subject, expected: Any) -> Any:
+    """The devices that did work."""
+    return in_form(sorted(s.ops["device_id"].unique()), expected)
+
+
 @measure("world_size")
 def world_size(s: Subject) -> Any:
     sizes = s.con.execute("select world_size from runs where list_contains($1, run_id)", [s.run_ids]).fetchall()
