@@ -12,7 +12,7 @@ from tracegap.ingest.classify.dtypes import DTYPES
 from tracegap.ingest.classify.kernel import collective_kind, collective_kind_of_call
 from tracegap.ingest.readers._kineto_events import NONE, integer
 from tracegap.ingest.readers._kineto_host import Host
-from tracegap.ingest.readers._kineto_json import NO_ARGS, Args
+from tracegap.ingest.readers._kineto_schema import NO_ARGS, Args
 from tracegap.ingest.trace import COLLECTIVES
 from tracegap.models.ops import DTYPE_BYTES, CollectiveKind, OpClass
 

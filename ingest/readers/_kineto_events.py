@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegap.ingest.hosttree import pair
-from tracegap.ingest.readers._kineto_json import Args, Block, Event
+from tracegap.ingest.readers._kineto_json import Block
+from tracegap.ingest.readers._kineto_schema import Args, Event
 
 Ints = NDArray[np.int64]
 NONE = -1

@@ -225,8 +225,8 @@ def test_times_are_exact_to_the_nanosecond(
 
     starts = [base * 1000 + start for start, _ in times]
     events = [
-        f'{{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":{us(s)},"dur":{us(d)}}}'
-        for s, (_, d) in zip(starts, times, strict=True)
+        f'{{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":{i},"ts":{us(s)},"dur":{us(d)}}}'
+        for i, (s, (_, d)) in enumerate(zip(starts, times, strict=True))
     ]
     trace = kineto.read(put(tmp_path_factory.mktemp("k"), "[" + ",".join(events) + "]"))
     origin = trace.facts["ts_offset_ns"]
