@@ -20,6 +20,7 @@ import polars as pl
 from tracegap.ingest import account, files, manifest, readers, steps, store
 from tracegap.ingest.errors import TraceError, UnknownFormat
 from tracegap.ingest.intervals import Cover
+from tracegap.ingest.spool import Spool
 from tracegap.ingest.trace import Device, Trace
 from tracegap.models import hardware
 from tracegap.models.errors import TracegapError
@@ -228,15 +229,22 @@ def store_trace(
     size_bytes: int | None = None,
     described: manifest.Manifest | None = None,
     part: str | None = None,
+    spool: Spool | None = None,
 ) -> None:
-    """Accounts the time of a trace and stores it with its run; `part` goes before the manifest's hardware."""
+    """Accounts the time of a trace and stores it with its run; `part` goes before the manifest's hardware.
+
+    `spool` holds host events that the reader has not kept in the trace.
+    """
+    spool = spool or Spool()
+    spool.write(trace.host_events)
+    waits = spool.waits()
     tag = pl.lit(trace_id).alias("trace_id")
     trace.ops = steps.assign(trace)
     by_device = {d.device_id: d for d in trace.devices}
     ops_parts, window_parts, step_parts, comm_parts = [], [], [], []
     for (device_id,), ops in trace.ops.partition_by("device_id", as_dict=True, maintain_order=True).items():
         device = by_device[str(device_id)]
-        accounted = account_device(ops, trace, str(device_id))
+        accounted = account_device(ops, trace, str(device_id), waits)
         ops_parts.append(accounted.ops)
         window_parts.append(accounted.op_windows)
         comm_parts.append(accounted.comm)
@@ -271,7 +279,8 @@ def store_trace(
         collectives = trace.collectives.join(pl.concat(comm_parts), on="op_id", how="inner")
         rank_of = pl.col("device_id").replace_strict(ranks, return_dtype=pl.Int64).alias("rank")
         store.insert(con, "collectives", collectives.with_columns(tag, rank_of))
-    store.insert(con, "host_events", trace.host_events.with_columns(tag))
+    for batch in spool.frames():
+        store.insert(con, "host_events", batch.with_columns(tag))
     store.insert(con, "counters", trace.counters.with_columns(tag))
 
 
@@ -286,8 +295,8 @@ class Accounted:
     """op_id, device_id, exposed_ns, hidden_ns of communication."""
 
 
-def account_device(ops: pl.DataFrame, trace: Trace, device_id: str) -> Accounted:
-    """Windows, states, shares and idle causes of one device."""
+def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.DataFrame) -> Accounted:
+    """Windows, states, shares and idle causes of one device; `waits` are the host's spans of waiting."""
     marks = trace.step_marks.filter(pl.col("device_id").is_null() | (pl.col("device_id") == device_id))
     found = steps.windows_of(ops, marks, trace.issues)
     if found is None:
@@ -317,7 +326,7 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str) -> Accounted
     )
     times = line.states_within(windows.starts, windows.ends)
     thread = marks["thread"].drop_nulls()
-    idle = account.idle_by_cause(ops, windows, trace.host_events, str(thread[0]) if len(thread) else None)
+    idle = account.idle_by_cause(ops, windows, waits, str(thread[0]) if len(thread) else None)
     step_rows = pl.DataFrame(
         {
             "step": found.steps,
