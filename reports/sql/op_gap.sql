@@ -20,7 +20,9 @@ with priced as (
         -- The limit of a copy to or from the host is not the memory of the device.
         o.op_class <> 'copy' or o.name ilike '%DtoD%' as at_memory,
         d.hbm_bytes_per_s,
-        case when o.op_class in ('matmul', 'attention', 'convolution') then m.flops_per_s
+        -- The one peak that a trace states holds for all of it, also where the dtype is not known.
+        case when o.op_class in ('matmul', 'attention', 'convolution')
+             then coalesce(m.flops_per_s, case when v.source = 'trace' then v.flops_per_s end)
              else coalesce(v.flops_per_s, m.flops_per_s) end as peak_flops_per_s,
         c.predicted_ns,
         c.predicted_by
