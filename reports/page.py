@@ -99,7 +99,7 @@ def chart_id(section: str, number: int) -> str:
 
 def _script_json(value: Any) -> Markup:
     """JSON that is inert inside a script element: no name from a trace can end the element or open a comment."""
-    return Markup(json.dumps(value, separators=(",", ":")).replace("<", "\\u003c"))  # noqa: S704
+    return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))  # noqa: S704
 
 
 @functools.cache

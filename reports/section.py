@@ -54,7 +54,10 @@ class Context:
         """Runs a query; `$run_id` is bound where it names it."""
         known = {"run_id": self.run_id, **values}
         bound = {name: known[name] for name in set(_PARAMETER.findall(sql))}
-        return Query(sql, bound, pl.DataFrame(self.con.sql(sql, params=bound)))
+        rows = pl.DataFrame(self.con.sql(sql, params=bound))
+        # What is divided by zero is unknown, and no page can carry it as a number.
+        floats = [pl.col(name) for name, dtype in rows.schema.items() if dtype.is_float()]
+        return Query(sql, bound, rows.with_columns(pl.when(c.is_finite()).then(c) for c in floats))
 
 
 @dataclass(frozen=True, slots=True)

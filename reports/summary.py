@@ -226,7 +226,7 @@ order by sum(dur_ns) desc, unknown_because
 limit 1
 """
 _UNKNOWN_PARTS = """
-select string_agg(distinct coalesce(d.name, d.kind), ', ') as names
+select string_agg(distinct d.matched_by, '; ') as why
 from devices d join traces t using (trace_id)
 where t.run_id = $run_id
 having bool_and(d.hardware is null and d.hbm_bytes_per_s is null)
@@ -236,7 +236,7 @@ having bool_and(d.hardware is null and d.hbm_bytes_per_s is null)
 def _why_unknown(con: duckdb.DuckDBPyConnection, run_id: str) -> str:
     parts = _row(con, _UNKNOWN_PARTS, run_id)
     if parts is not None:
-        return f"no part of the catalogue is known to be this {parts['names']}; name it as `hardware` in manifest.toml"
+        return f"{parts['why'] or 'unknown part'}; name it as `hardware` in manifest.toml"
     why = _row(con, _WHY_UNKNOWN, run_id)
     return why["unknown_because"] if why else "no operation has a known cost"
 

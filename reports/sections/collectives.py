@@ -17,7 +17,7 @@ with groups as (
         any_value(bandwidth_over) as bandwidth_over,
         count(*) as calls,
         median(busbw_gb_per_s) as busbw_gb_per_s,
-        median(busbw_gb_per_s / efficiency_frac) as predicted_gb_per_s,
+        median(busbw_gb_per_s / nullif(efficiency_frac, 0)) as predicted_gb_per_s,
         sum(dur_ns) as time_ns, sum(exposed_ns) as exposed_ns,
         sum(wait_ns) as wait_ns, sum(predicted_ns) as predicted_ns,
         mode(predicted_by) as predicted_by,
@@ -48,7 +48,8 @@ WAIT_SQL = """
 with waits as (
     select
         rank, last_rank, wait_ns,
-        (select count(distinct step) from collective_gap where run_id = $run_id) as steps,
+        -- What was launched outside the trace counts as one step more.
+        (select count(distinct coalesce(step, -1)) from collective_gap where run_id = $run_id) as steps,
         (select count(distinct rank) from collective_gap where run_id = $run_id) as ranks
     from collective_gap
     where run_id = $run_id and wait_ns is not null and rank is not null

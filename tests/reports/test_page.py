@@ -251,11 +251,13 @@ def test_the_headline_says_why_nothing_can_be_said(con: Con, make_run: Make) -> 
 def test_the_headline_names_a_part_that_is_not_in_the_catalogue(con: Con, make_run: Make) -> None:
     make_run()
     con.execute("delete from peaks").fetchall()
-    con.execute("update devices set hardware = null, hbm_bytes_per_s = null, name = 'ACME X1'").fetchall()
+    con.execute(
+        "update devices set hardware = null, hbm_bytes_per_s = null, name = 'ACME X1', matched_by = 'nothing is called ACME X1'"
+    ).fetchall()
     con.execute("update comm_windows set minimum_ns = 0").fetchall()
     summary = summarize(con, "job/mon")
     assert summary.title == "job · 2 × ACME X1 · 2 steps"
-    assert "known to be this ACME X1; name it as `hardware` in manifest.toml." in summary.headline
+    assert "not known: nothing is called ACME X1; name it as `hardware` in manifest.toml." in summary.headline
 
 
 def test_no_complete_step_is_a_doubt(con: Con, make_run: Make) -> None:

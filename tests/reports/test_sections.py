@@ -41,30 +41,26 @@ def test_every_file_of_the_folder_is_a_section_in_order() -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__.rsplit(".", 1)[1])
 class TestEverySection:
-    def test_shows_a_run(self, module: ModuleType, con: Con, make_run: Make, make_finding: Make) -> None:
-        make_run()
-        make_finding()
-        found = built(con, module)
+    def test_shows_a_run(self, module: ModuleType, module_con: Con) -> None:
+        found = built(module_con, module)
         assert found.title
         assert found.sentence.endswith(".")
         assert found.figures
         for figure in found.figures:
             assert figure.cells, figure.title
             if figure.chart is not None:
-                theme.finish(figure.chart)
                 assert len(figure.alt) > 20
+                json.dumps(theme.finish(figure.chart), allow_nan=False)
 
-    def test_its_query_as_shown_gives_its_rows(
-        self, module: ModuleType, con: Con, make_run: Make, make_finding: Make
-    ) -> None:
+    def test_its_query_as_shown_gives_its_rows(self, module: ModuleType, module_con: Con) -> None:
         """Without the snapshot, from the text alone."""
-        make_run()
-        make_finding()
-        with snapshot(con, run_id="job/mon"):
-            found = built(con, module)
+        with snapshot(module_con, run_id="job/mon"):
+            found = built(module_con, module)
         for figure in found.figures:
             assert not re.search(r"\$[a-z]", figure.query.text)
-            assert pl.DataFrame(con.sql(figure.query.text)).to_dicts() == figure.query.rows.to_dicts(), figure.title
+            assert pl.DataFrame(module_con.sql(figure.query.text)).to_dicts() == figure.query.rows.to_dicts(), (
+                figure.title
+            )
 
     def test_says_why_where_there_is_nothing(self, module: ModuleType, con: Con) -> None:
         store.insert_row(con, "runs", {"run_id": "job/mon", "job": "job"})
@@ -216,6 +212,15 @@ def test_collectives_measured_against_predicted(con: Con, make_run: Make) -> Non
     assert waits["caused_per_step_ns"].to_list() == [0, 80 * US]  # rank 1 is last; both ranks wait 40 in this store
 
 
+def test_collectives_of_no_step_and_of_no_predicted_time(con: Con, make_run: Make) -> None:
+    make_run()
+    con.execute("update ops set step = null").fetchall()
+    con.execute("update collective_matches set predicted_ns = 0").fetchall()
+    figures = built(con, importlib.import_module("tracegap.reports.sections.collectives")).figures
+    assert figures[0].query.rows["predicted_gb_per_s"].to_list() == [None] * 3
+    assert figures[1].query.rows["wait_per_step_ns"].to_list() == [3 * 40 * US] * 2
+
+
 def test_many_steps_share_bars_and_cells(con: Con, make_run: Make) -> None:
     make_run()
     many = pl.DataFrame(
@@ -295,11 +300,3 @@ def test_colours_stand_out_on_light_and_dark_pages(colour: str, background: str)
     """3 : 1, what WCAG asks of graphics."""
     light, dark = sorted((_luminance(colour), _luminance(background)), reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 3
-
-
-def test_specifications_are_json(con: Con, make_run: Make) -> None:
-    make_run()
-    for module in MODULES:
-        for figure in built(con, module).figures:
-            if figure.chart is not None:
-                json.dumps(theme.finish(figure.chart), allow_nan=False)
