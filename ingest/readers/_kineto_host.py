@@ -91,7 +91,7 @@ class Host:
         """Input Dims, Input type, Input Strides and Concrete Inputs of a shape id, None where not recorded."""
         if shape < 0:
             return [None] * 4
-        return [msgspec.json.decode(raw) if raw else None for raw in self.shapes[shape]]
+        return [msgspec.json.decode(raw.decode("utf-8", "replace")) if raw else None for raw in self.shapes[shape]]
 
     def shapes_text(self, row: int) -> str | None:
         """Shapes of the inputs as `ops.shapes` has them."""

@@ -348,19 +348,13 @@ class KinetoText:
         return None
 
     def _keep(self, text: bytes, blocks: list[Block]) -> None:
-        """Decodes whole events into a block; one whose fields are of strange types is decoded on its own."""
+        """Decodes whole events into a block."""
         array = b"[" + text + b"]"
+        events = _entries(array)
         try:
-            events = _EVENTS.decode(array)
-        except msgspec.ValidationError:
-            events = [_lenient(bytes(raw)) for raw in _RAWS.decode(array)]
-            array = b"[" + b",".join(bytes(raw) for raw in _RAWS.decode(array)) + b"]"
-            try:
-                times = times_ns(array, events)
-            except msgspec.ValidationError:  # an entry that is no object has no times either
-                times = times_ns(b"[" + b",".join([b"{}"] * len(events)) + b"]", events)
-        else:
             times = times_ns(array, events)
+        except msgspec.ValidationError:  # an entry that is no object has no times either
+            times = times_ns(b"[" + b",".join([b"{}"] * len(events)) + b"]", events)
         self.events += len(events)
         blocks.append(Block(events, *times))
 
@@ -382,12 +376,18 @@ class _Outcome(Enum):
     BAD = 4
 
 
+def _entries(array: bytes) -> list[Event]:
+    """Events of a JSON array; one whose fields are of strange types is decoded on its own."""
+    try:
+        return _EVENTS.decode(array)
+    except msgspec.ValidationError:
+        return [_lenient(bytes(raw)) for raw in _RAWS.decode(array)]
+
+
 def _decodes(text: bytes) -> bool:
     """Whether `text` is whole entries of a list, none among them."""
     try:
-        _EVENTS.decode(b"[" + text.rstrip(_BETWEEN) + b"]")
-    except msgspec.ValidationError:
-        return True
+        _entries(b"[" + text.rstrip(_BETWEEN) + b"]")
     except msgspec.DecodeError:
         return False
     return True

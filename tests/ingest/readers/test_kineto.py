@@ -1,5 +1,6 @@
 """The Kineto reader, on small traces written here: text and damage, times, what is device work, steps, metadata."""
 
+import contextlib
 import gzip
 import json
 from decimal import Decimal
@@ -519,6 +520,35 @@ def test_strange_types_do_not_lose_events(tmp_path: Path) -> None:
     trace = read(tmp_path, events)
     assert trace.ops["name"].to_list() == ["a", "b", "c", "7", "e", "f"]
     assert trace.ops["start_ns"].to_list() == [1000, 2000, 3000, 4000, 5000, 6000]
+
+
+def test_damage_beside_strange_types_is_still_damage(tmp_path: Path) -> None:
+    strange = {**kernel(2, 1, "b"), "args": []}
+    text = json.dumps([kernel(1, 1, "a"), strange, kernel(3, 1, "c"), kernel(4, 1, "d")])
+    trace = kineto.read(put(tmp_path, text.replace('"c"', '"c" oops')))
+    assert trace.ops["name"].to_list() == ["a", "b", "d"]
+    assert trace.facts["damaged_events"] == 1
+
+
+def test_bytes_that_are_no_text_in_arguments(tmp_path: Path) -> None:
+    event = span("cpu_op", "aten::add", 0, 5, **{"Input Dims": [[2], [2]], "Concrete Inputs": ["@", ""]})
+    trace = kineto.read(put(tmp_path, json.dumps([event]).encode().replace(b"@", b"\xff")))
+    assert trace.ops["name"].to_list() == ["aten::add"]
+
+
+@given(data=st.data())
+def test_no_damage_makes_it_fail_otherwise_than_by_a_trace_error(tmp_path_factory, data: st.DataObject) -> None:
+    text = bytearray(json.dumps({"traceEvents": EVENTS, "deviceProperties": [{"id": 0}, {"id": 1}]}).encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        end = at + data.draw(st.integers(0, 20))
+        text[at:end] = data.draw(
+            st.sampled_from([b'"', b"}", b"{", b"]", b"[", b",", b"nan", b"\\", b"\n", b"\xff", b""])
+        )
+        text += b" " * (not text)
+    with contextlib.suppress(TraceError):
+        trace = kineto.read(put(tmp_path_factory.mktemp("k"), bytes(text)))
+        assert trace.ops.height + trace.host_events.height <= 7
 
 
 def test_facts_count_the_raw_file(tmp_path: Path) -> None:
