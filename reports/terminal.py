@@ -118,7 +118,8 @@ def _causes(c: dict[str, Any]) -> Table:
     rest = c["delta_ns"] - sum(k["delta_ns"] for k in named[:_MOST_CAUSES])
     grid = _grid("left", "right", "left")
     for cause in named[:_MOST_CAUSES]:
-        what = cause["what"] if cause["rank"] is None else f"{cause['what']} (rank {cause['rank']})"
+        rank = "" if cause["rank"] is None else f"rank {cause['rank']}"
+        what = cause["what"] if rank in cause["what"] else f"{cause['what']} ({rank})"
         grid.add_row(
             Text(titles.get(cause["bucket"], cause["bucket"])), people.signed_duration(cause["delta_ns"]), Text(what)
         )
