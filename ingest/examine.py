@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tracegap.ingest import pipeline, steps
+from tracegap.ingest import load, pipeline, steps
 from tracegap.ingest.errors import TraceError
 from tracegap.models.errors import TracegapError
 
@@ -69,21 +69,19 @@ def examine(path: Path) -> Examination:
         trace = pipeline.read_trace(path)
     except TraceError as e:
         return Examination(path=str(path), error=str(e))
-    trace.ops = steps.assign(trace)
-    counts, sources = set(), set()
-    for (device_id,), ops in trace.ops.partition_by("device_id", as_dict=True).items():
-        marks = trace.step_marks.filter(
-            trace.step_marks["device_id"].is_null()
-            | (trace.step_marks["device_id"] == device_id).fill_null(value=False)
-        )
-        found = steps.windows_of(ops, marks, trace.issues)
+    counts, sources, total, without_launch = set(), set(), 0, 0
+    for device_id, ops in trace.by_device():
+        marks = steps.marks_of(trace.step_marks, device_id)
+        found = steps.windows_of(steps.assign(ops, marks, trace.issues), marks, trace.issues)
+        total += len(ops)
+        without_launch += ops["launch_ns"].null_count()
         if found:
             counts.add(len(found.steps))
             sources.add(found.source)
     devices = []
     for d in trace.devices:
         try:
-            chip, matched_by = pipeline.chip_of(d, None)
+            chip, matched_by = load.chip_of(d, None)
         except TracegapError as e:
             chip, matched_by = None, str(e)
         devices.append(
@@ -96,11 +94,11 @@ def examine(path: Path) -> Examination:
         rank=trace.rank,
         world_size=trace.world_size,
         devices=devices,
-        ops=len(trace.ops),
+        ops=total,
         host_events=len(trace.host_events),
         collectives=len(trace.collectives),
         steps=max(counts, default=0),
         step_source=", ".join(sorted(sources)) or None,
-        without_launch=int(trace.ops["launch_ns"].null_count()),
+        without_launch=without_launch,
         diagnostics=trace.issues.rows(),
     )

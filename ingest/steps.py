@@ -7,7 +7,6 @@ import polars as pl
 
 from tracegap.ingest.account import Windows
 from tracegap.ingest.issues import Issues
-from tracegap.ingest.trace import Trace
 from tracegap.models.ops import OpClass
 
 NO_KERNEL = [OpClass.COPY.value, OpClass.MEMSET.value]
@@ -22,33 +21,35 @@ _PATTERN_COVERS = 0.7  # part of the operations that lie in whole periods
 _CUT_BELOW = 0.9  # a first or last step with fewer kernels than this part of the median was cut by the recording
 
 
-def assign(trace: Trace) -> pl.DataFrame:
-    """The operations of a trace with `step` filled in: the step whose host mark holds the start of the launch call.
+def marks_of(marks: pl.DataFrame, device_id: str) -> pl.DataFrame:
+    """The marks that hold for a device: its own and those of the host."""
+    return marks.filter(pl.col("device_id").is_null() | (pl.col("device_id") == device_id))
 
-    Marks on a device hold for what starts inside them there. A step that the trace itself states stays. On a device of
-    which no launch is in the file, host marks hold for what starts inside them, which is said in the issues.
+
+def assign(ops: pl.DataFrame, marks: pl.DataFrame, issues: Issues) -> pl.DataFrame:
+    """The operations of one device with `step` filled in: the step whose host mark holds the start of the launch call.
+
+    Marks on the device hold for what starts inside them. A step that the trace itself states stays. Where no launch of
+    the device is in the file, host marks hold for what starts inside them, which is said in the issues.
+
+    Args:
+        ops: operations of one device.
+        marks: step marks of that device and of the host.
+        issues: of the trace.
     """
-    ops = trace.ops
-    marks = trace.step_marks.sort("start_ns")
-    if not len(marks) or not len(ops):
+    if not len(marks):
         return ops
-    linked = ops.filter(pl.col("launch_ns").is_not_null())["device_id"].unique()
-    parts = []
-    by_time = 0
-    for (device,), mine in ops.partition_by("device_id", as_dict=True, maintain_order=True).items():
-        on_device = marks.filter(pl.col("device_id") == device)
-        on_host = marks.filter(pl.col("device_id").is_null())
-        use, at = (on_device, "start_ns") if len(on_device) else (on_host, "launch_ns")
-        if not len(on_device) and len(on_host) and device not in linked:
-            at = "start_ns"
-            by_time += len(mine)
-        parts.append(mine.with_columns(pl.coalesce("step", _step_at(mine[at], use)).alias("step")))
-    trace.issues.add(
-        "steps_by_time",
-        "no launch of these operations is in the file: they belong to the step in whose host window they start",
-        count=by_time,
-    )
-    return pl.concat(parts).sort("op_id")
+    marks = marks.sort("start_ns")
+    on_device = marks.filter(pl.col("device_id").is_not_null())
+    use, at = (on_device, "start_ns") if len(on_device) else (marks, "launch_ns")
+    if not len(on_device) and not ops["launch_ns"].is_not_null().any():
+        at = "start_ns"
+        issues.add(
+            "steps_by_time",
+            "no launch of these operations is in the file: they belong to the step in whose host window they start",
+            count=len(ops),
+        )
+    return ops.with_columns(step=pl.coalesce("step", _step_at(ops[at], use)))
 
 
 def _step_at(instants: pl.Series, marks: pl.DataFrame) -> pl.Series:

@@ -4,6 +4,7 @@ Times are integer nanoseconds since `origin_unix_ns`. A reader rounds both ends 
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -122,6 +123,16 @@ class Trace:
     facts: dict[str, Any] = field(default_factory=dict)
     """Counts of the raw file that a person can check: events, by_phase, ... (free form, by format)."""
     issues: Issues = field(default_factory=Issues)
+    further_ops: Iterator[pl.DataFrame] = field(default_factory=lambda: iter(()))
+    """Operations of further devices, a frame a device, made when asked for and read once: a large file need not be in
+    memory whole. A frame's rows of `collectives`, its issues and facts are there when the frame is."""
+
+    def by_device(self) -> Iterator[tuple[str, pl.DataFrame]]:
+        """Operations of each device in turn."""
+        for (device_id,), ops in self.ops.partition_by("device_id", as_dict=True, maintain_order=True).items():
+            yield str(device_id), ops
+        for ops in self.further_ops:
+            yield str(ops["device_id"][0]), ops
 
 
 def shapes_json(shapes: Any) -> str:

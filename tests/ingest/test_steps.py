@@ -42,7 +42,7 @@ def trace(frame, step_marks):
 
 def windows(frame, step_marks, issues=None):
     t = trace(frame, step_marks)
-    t.ops = steps.assign(t)
+    t.ops = steps.assign(t.ops, steps.marks_of(step_marks, "0"), t.issues)
     found = steps.windows_of(t.ops, step_marks, issues or Issues())
     spans = list(zip(found.windows.starts.tolist(), found.windows.ends.tolist(), strict=True))
     return t.ops["step"].to_list(), spans, found
@@ -81,7 +81,7 @@ def test_the_mark_on_the_device_goes_before_the_host():
 
 def test_without_any_launch_in_the_file_marks_hold_by_time_and_that_is_said():
     t = trace(ops([(10, 5, "matmul", None), (110, 5, "matmul", None)]), marks((1, 0, 100), (2, 100, 100)))
-    assert steps.assign(t)["step"].to_list() == [1, 2]
+    assert steps.assign(t.ops, t.step_marks, t.issues)["step"].to_list() == [1, 2]
     assert t.issues.by_code["steps_by_time"].count == 2
 
 

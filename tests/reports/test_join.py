@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tracegap.ingest.pipeline import store_trace
+from tracegap.ingest.load import store_trace
 from tracegap.ingest.store import frame_of, open_store
 from tracegap.ingest.trace import COLLECTIVES, HOST_EVENTS, OPS, STEP_MARKS, Device, Trace
 from tracegap.models import hardware, roofline
