@@ -68,14 +68,15 @@ def read(path: Path) -> Trace:
     _refuse_foreign(path, metadata)
     columns, open_slices, unmatched_ends = collected.host_columns()
     facts = {"unmatched_begin": len(open_slices), "unmatched_end": unmatched_ends, "open": open_slices[:100]}
-    device, columns = sound_records(collected.device_columns(), columns, issues, facts)
+    recorded = collected.device_columns()
+    device, columns = sound_records(recorded, columns, issues, facts)
     host = Host(list(collected.texts), list(collected.shapes), columns)
     facts |= _facts(collected, text, device, host)
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     groups = Groups(info)
     launches = find_launches(device, host)
-    if len(device["order"]):
+    if len(recorded["order"]):
         rows = device_ops(device, host, launches, collected.call_bytes, set(collected.comm_args))
         comms = collectives(
             rows.values,

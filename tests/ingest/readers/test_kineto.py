@@ -285,6 +285,11 @@ def test_negative_lengths_are_left_out_and_zero_is_a_length(tmp_path: Path) -> N
     assert lost(trace) == ["negative_duration"]
 
 
+def test_a_device_of_which_no_record_is_sound_is_no_cpu_trace(tmp_path: Path) -> None:
+    trace = read(tmp_path, [kernel(5, -3), span("cpu_op", "aten::mm", 0, 5)])
+    assert (trace.ops.height, trace.devices) == (0, [])
+
+
 def test_work_that_outlasts_the_recording_is_cut_where_the_next_on_its_stream_starts(tmp_path: Path) -> None:
     trace = read(tmp_path, [kernel(0, 10), kernel(10, 18_446_744_073), kernel(30, 10), kernel(41, 5), kernel(43, 5)])
     assert trace.ops["dur_ns"].to_list() == [10_000, 20_000, 10_000, 5_000, 5_000]  # a true overlap stays
