@@ -15,6 +15,8 @@ from tracegap.models.ops import STATE_OF_CLASS, State
 
 WORK_STATES = (State.COMPUTE, State.EXPOSED_COMM, State.EXPOSED_COPY)
 """States with work, first wins."""
+WAITS = ("input", "sync")
+"""Kinds of host events in which a thread waits."""
 OUTSIDE = -1
 """Window index of what lies in no step window."""
 
@@ -167,7 +169,7 @@ def idle_by_cause(ops: pl.DataFrame, windows: Windows, host: pl.DataFrame, mark_
     threads = ops["launch_thread"][following].fill_null("").to_numpy()
     h = np.clip(launch.fill_null(0).to_numpy(), a, b)
 
-    spans = host.filter(pl.col("kind").is_in(["input", "sync"]) & pl.col("dur_ns").is_not_null())
+    spans = host.filter(pl.col("kind").is_in(WAITS) & pl.col("dur_ns").is_not_null())
     input_ns, held_ns = np.zeros_like(a), np.zeros_like(a)
     for thread in set(threads[known].tolist()):
         mine = known & (threads == thread)

@@ -69,6 +69,7 @@ def examine(path: Path) -> Examination:
         trace = pipeline.read_trace(path)
     except TraceError as e:
         return Examination(path=str(path), error=str(e))
+    host_events = sum(len(batch) for batch in trace.host_batches())
     counts, sources, total, without_launch = set(), set(), 0, 0
     for device_id, ops in trace.by_device():
         marks = steps.marks_of(trace.step_marks, device_id)
@@ -95,7 +96,7 @@ def examine(path: Path) -> Examination:
         world_size=trace.world_size,
         devices=devices,
         ops=total,
-        host_events=len(trace.host_events),
+        host_events=host_events,
         collectives=len(trace.collectives),
         steps=max(counts, default=0),
         step_source=", ".join(sorted(sources)) or None,

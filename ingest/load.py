@@ -12,7 +12,6 @@ import polars as pl
 
 from tracegap.ingest import account, manifest, steps, store
 from tracegap.ingest.intervals import Cover
-from tracegap.ingest.spool import Spool
 from tracegap.ingest.trace import Device, Trace
 from tracegap.models import hardware
 from tracegap.models.ops import State
@@ -32,16 +31,17 @@ def store_trace(
     size_bytes: int | None = None,
     described: manifest.Manifest | None = None,
     part: str | None = None,
-    spool: Spool | None = None,
 ) -> int:
     """Accounts the time of a trace and stores it with its run; the number of operations.
 
-    `part` goes before the manifest's hardware. `spool` holds host events that the reader has not kept in the trace.
+    `part` goes before the manifest's hardware.
     """
-    spool = spool or Spool()
-    spool.write(trace.host_events)
-    waits = spool.waits()
     trace_tag = pl.lit(trace_id).alias("trace_id")
+    held = []
+    for batch in trace.host_batches():
+        store.insert(con, "host_events", batch.with_columns(trace_tag))
+        held.append(batch.filter(pl.col("kind").is_in(account.WAITS)))
+    waits = pl.concat(held)
     devices = {d.device_id: d for d in trace.devices}
     stored = 0
     for device_id, ops in trace.by_device():
@@ -55,8 +55,6 @@ def store_trace(
         comm = trace.collectives.join(accounted.comm, on="op_id", how="inner")
         store.insert(con, "collectives", comm.with_columns(*tags))
         stored += len(ops)
-    for batch in spool.frames():
-        store.insert(con, "host_events", batch.with_columns(trace_tag))
     store.insert(con, "counters", trace.counters.with_columns(trace_tag))
     for device in trace.devices:
         _put_device(con, trace_id, device, part or (described.hardware if described else None))

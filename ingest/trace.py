@@ -123,9 +123,16 @@ class Trace:
     facts: dict[str, Any] = field(default_factory=dict)
     """Counts of the raw file that a person can check: events, by_phase, ... (free form, by format)."""
     issues: Issues = field(default_factory=Issues)
+    further_host_events: Iterator[pl.DataFrame] = field(default_factory=lambda: iter(()))
+    """More host events, in frames made when asked for and read once: a large file need not be in memory whole."""
     further_ops: Iterator[pl.DataFrame] = field(default_factory=lambda: iter(()))
-    """Operations of further devices, a frame a device, made when asked for and read once: a large file need not be in
-    memory whole. A frame's rows of `collectives`, its issues and facts are there when the frame is."""
+    """Operations of further devices, a frame a device, likewise; asked for after the host events. A frame's rows of
+    `collectives`, its issues and facts are there when the frame is."""
+
+    def host_batches(self) -> Iterator[pl.DataFrame]:
+        """All host events, in frames."""
+        yield self.host_events
+        yield from self.further_host_events
 
     def by_device(self) -> Iterator[tuple[str, pl.DataFrame]]:
         """Operations of each device in turn."""
