@@ -18,12 +18,14 @@ from tracegap.ingest.intervals import apportion
 from tracegap.models.errors import TracegapError
 from tracegap.models.units import human, human_ns
 from tracegap.reports.buckets import BUCKETS, BY_COLUMN, COLUMNS
+from tracegap.reports.roles import role
 
 MIN_EFFECT = 0.005
 """A difference below this part of the step is none, however certain."""
 _RESAMPLES = 2000
 _FEW_STEPS_EFFECT = 0.03  # with fewer than three steps on a side nothing is certain: only this much counts
 _MAX_CAUSES = 8
+_MAX_OPERATIONS = 20
 _CAUSE_SHARE = 0.02  # a bucket is named as a cause from this part of the largest bucket's change
 
 _CONFIG_OF_BUCKET = (
@@ -160,7 +162,7 @@ def compare(con: duckdb.DuckDBPyConnection, before: str, after: str) -> Comparis
         interval_ns=interval,
         causes=_causes(con, a, b, [str(c["key"]) for c in config]),
         config=config,
-        operations=_operations(con, before, after),
+        operations=[g for g in operation_groups(con, before, after) if g["delta_ns"]][:_MAX_OPERATIONS],
     )
 
 
@@ -312,8 +314,8 @@ def _words(con: duckdb.DuckDBPyConnection, column: str, a: Side, b: Side) -> str
             part = "unavoidable part of " if column == "comm_minimum_ns" else ""
             return f"{part}exposed {kind}: {_comm_words(sides[0].get(kind), sides[1].get(kind))}"
     if column in ("kernel_inefficiency_ns", "memory_bound_ns", "useful_math_ns", "unmodelled_compute_ns"):
-        groups = _operations(con, a.run_id, b.run_id)
-        groups = [g for g in groups if g["op_class"] not in ("collective", "copy", "memset")]
+        groups = operation_groups(con, a.run_id, b.run_id)
+        groups = [g for g in groups if g["delta_ns"] and g["op_class"] not in ("collective", "copy", "memset")]
         if groups:
             g = groups[0]
             return (
@@ -334,25 +336,12 @@ def _comm_words(before: dict[str, Any] | None, after: dict[str, Any] | None) -> 
     return ", ".join(parts)
 
 
-def _operations(con: duckdb.DuckDBPyConnection, before: str, after: str) -> list[dict[str, Any]]:
-    """Operation groups by role (framework operation or kernel name without numbers, and shapes), and how they changed.
+def operation_groups(con: duckdb.DuckDBPyConnection, before: str, after: str) -> list[dict[str, Any]]:
+    """Operations of two runs by role (framework operation, else kernel) and shapes, the largest change first.
 
     Times are means over complete steps and devices; a change splits into calls (at the old time a call) and time a call.
     """
-    sql = """
-        with devices as (
-            select count(distinct (trace_id, device_id)) as n, count(distinct step) as steps
-            from steps where run_id = $1 and complete
-        )
-        select coalesce(g.framework_op, regexp_replace(g.name, '[0-9]+', '#', 'g')) as operation, g.op_class,
-               coalesce(g.shapes::varchar, '') as shapes, count(*) / any_value(n) / any_value(steps) as calls,
-               sum(w.share_ns) / any_value(n) / any_value(steps) as share_ns
-        from op_gap g
-        join op_windows w using (trace_id, op_id)
-        join steps s on s.trace_id = w.trace_id and s.device_id = w.device_id and s.step = w.step and s.complete, devices
-        where g.run_id = $1 group by 1, 2, 3
-    """
-    a, b = (store.frame_of(con, sql, [run]) for run in (before, after))
+    a, b = (_groups(con, run) for run in (before, after))
     both = a.join(b, on=["operation", "op_class", "shapes"], how="full", coalesce=True, suffix="_after").fill_null(0)
     rows = []
     for r in both.to_dicts():
@@ -374,7 +363,30 @@ def _operations(con: duckdb.DuckDBPyConnection, before: str, after: str) -> list
                 "by_time_a_call_ns": round(delta - by_calls),
             }
         )  # fmt: skip
-    return sorted((r for r in rows if r["delta_ns"]), key=lambda r: -abs(r["delta_ns"]))[:20]
+    return sorted(rows, key=lambda r: (-abs(r["delta_ns"]), r["operation"], r["shapes"]))
+
+
+def _groups(con: duckdb.DuckDBPyConnection, run_id: str) -> pl.DataFrame:
+    """Calls and share a step and device of each group of operations of a run."""
+    sql = """
+        with devices as (
+            select count(distinct (trace_id, device_id)) as n, count(distinct step) as steps
+            from steps where run_id = $1 and complete
+        )
+        select g.framework_op, g.name, g.op_class, coalesce(g.shapes::varchar, '') as shapes,
+               count(*) / any_value(n) / any_value(steps) as calls,
+               sum(w.share_ns) / any_value(n) / any_value(steps) as share_ns
+        from op_gap g
+        join op_windows w using (trace_id, op_id)
+        join steps s on s.trace_id = w.trace_id and s.device_id = w.device_id and s.step = w.step and s.complete, devices
+        where g.run_id = $1 group by all
+    """
+    named = store.frame_of(con, sql, [run_id])
+    roles = pl.Series("role", [role(name) for name in named["name"]], dtype=pl.String)
+    grouped = named.with_columns(operation=pl.coalesce("framework_op", roles)).group_by(
+        "operation", "op_class", "shapes"
+    )
+    return grouped.agg(pl.col("calls").sum(), pl.col("share_ns").sum())
 
 
 def bucket_titles() -> dict[str, str]:

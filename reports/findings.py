@@ -255,9 +255,11 @@ RULES = (
         kind="missing_ranks",
         sentence="{have} of {world_size} ranks are there: what the others did is unknown",
         sql="""
-            select count(distinct t.rank) as have, r.world_size
-            from traces t join runs r using (run_id) where r.run_id = $1 and t.rank is not null
-            group by r.world_size having count(distinct t.rank) < r.world_size
+            with job as (select world_size from runs where run_id = $1),
+            present as (select distinct rank from traces where run_id = $1 and rank is not null),
+            absent as (select unnest(range(world_size)) as rank from job except select rank from present)
+            select (select count(*) from present) as have, world_size, list(absent.rank order by absent.rank) as missing
+            from job, absent group by world_size having have > 0
         """,
         severity="medium",
     ),

@@ -1,6 +1,7 @@
 """Keys of cases that hold no traces but documents: a model and a run, or the nights of a job. And pairs of runs."""
 
 import json
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -93,13 +94,13 @@ def kernels_after_failed_try(s: Subject) -> int:
 
 # ---------------------------------------------------------------------------------------------- two runs
 
-BEFORE = ("before", "base", "old", "a", "mon")
-"""Beginnings of the names of inputs that are the first of two runs."""
+BEFORE = re.compile(r"(?:before|base|baseline|old|first|mon|a|1)(?![a-z0-9])")
+"""How the input begins that is the first of two runs."""
 
 
 def change(s: Subject) -> list[dict[str, Any]]:
     """Groups of operations of two runs with their difference."""
-    runs = sorted(s.results, key=lambda r: not Path(r.path).name.startswith(BEFORE))
+    runs = sorted(s.results, key=lambda r: not BEFORE.match(str(Path(r.path).relative_to(s.folder))))
     before, after = dict.fromkeys(r.run_id for r in runs if r.run_id is not None)
     return compare.operation_groups(s.con, before, after)
 
