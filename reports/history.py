@@ -1,4 +1,4 @@
-"""The runs of a job, oldest first: median step, MFU, and the change against the run before."""
+"""The runs of a job, oldest first: median step, MFU, the change against the run before, the verdict against usual."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,8 +7,12 @@ import duckdb
 
 from tracegap.models.errors import TracegapError
 from tracegap.models.units import human_ns
+from tracegap.reports.nightly_verdict import judge
 
-HEADINGS = ("started", "run", "commit", "steps", "step", "change", "MFU", "modelled")
+HEADINGS = ("started", "run", "commit", "steps", "step", "change", "usual", "MFU", "modelled")
+WORDS = {"ok": "as usual", "regression": "slower", "improvement": "faster", "unknown": None}
+"""A verdict for people."""
+_MS = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,8 @@ class Night:
     modelled_share_frac: float | None
     change_frac: float | None
     """Against the run before of the same job; None for the first."""
+    verdict: str
+    """Against the median of all runs before of the same job; see `reports.nightly_verdict`."""
 
     def as_dict(self) -> dict[str, Any]:
         """For machines."""
@@ -41,6 +47,7 @@ class Night:
             self.steps,
             None if self.step_ns is None else human_ns(self.step_ns),
             None if self.change_frac is None else f"{100 * self.change_frac:+.1f}%",
+            WORDS[self.verdict],
             None if self.mfu is None else f"{100 * self.mfu:.1f}%",
             None if self.modelled_share_frac is None else f"{100 * self.modelled_share_frac:.0f}%",
         )
@@ -88,4 +95,10 @@ def history(con: duckdb.DuckDBPyConnection, job: str | None) -> list[Night]:
         "modelled_share_frac",
         "change_frac",
     )
-    return [Night(**dict(zip(names, row, strict=True))) for row in rows]
+    nights: list[Night] = []
+    for row in rows:
+        told = dict(zip(names, row, strict=True))
+        before = [n.step_ns / _MS for n in nights if n.job == told["job"] and n.step_ns]
+        tonight = [told["step_ns"] / _MS] if told["step_ns"] else []
+        nights.append(Night(**told, verdict=judge(before, tonight).verdict))
+    return nights

@@ -443,19 +443,26 @@ def linked_kernels(s: Subject) -> int:
     return len(launching(s).filter(pl.len().over("trace_id", "event_id") == 1))
 
 
+def process(thread: str) -> pl.Expr:
+    """The process of a thread column: correlation ids are its own."""
+    return pl.col(thread).str.splitn("/", 2).struct.field("field_0").alias("process")
+
+
 @measure("ambiguous_kernels")
 def ambiguous_kernels(s: Subject) -> int:
     """Kernels that share a correlation id of their process."""
-    key = ("trace_id", "device_id", "correlation_id")
-    shared = s.kernels.filter(pl.col("correlation_id").is_not_null()).filter(pl.len().over(*key) > 1)
-    return len(shared)
+    kernels = s.kernels.filter(pl.col("correlation_id").is_not_null()).with_columns(process("launch_thread"))
+    return len(kernels.filter(pl.len().over("trace_id", "process", "correlation_id") > 1))
 
 
 @measure("launches_without_kernel")
 def launches_without_kernel(s: Subject) -> int:
     """Launch calls of which nothing on a device is in the input."""
     calls = s.host.filter(pl.col("kind") == "launch", pl.col("correlation_id").is_not_null())
-    return len(calls.join(s.ops, on=("trace_id", "correlation_id"), how="anti"))
+    launched = s.ops.with_columns(process("launch_thread"))
+    return len(
+        calls.with_columns(process("thread")).join(launched, on=("trace_id", "process", "correlation_id"), how="anti")
+    )
 
 
 @measure("kernel_ns_by_range", table=True)
