@@ -10,8 +10,11 @@ from decimal import Decimal
 from typing import Any
 
 import polars as pl
-from tests.suites.measures import UnknownKey, busy_ns
-from tests.suites.subject import Subject
+from tests.suites.measures import UnknownKey
+from tests.suites.subject import Subject, spans
+
+from tracegap.ingest.intervals import union
+from tracegap.ingest.readers._nsys_device import COPY_KINDS
 
 FACTS: dict[str, Callable[[Subject, str], Any]] = {}
 
@@ -102,24 +105,31 @@ def time_us(s: Subject, name: str) -> float:
     return us(int(work(s, name.removesuffix("_time_us"))["dur_ns"].sum()))
 
 
+def nccl(s: Subject) -> pl.DataFrame:
+    """Communication by NCCL or RCCL, whose kernels have names alike."""
+    return s.comm.filter(pl.col("name").str.contains("(?i)nccl"))
+
+
 @fact("nccl_kernels")
 def nccl_kernels(s: Subject) -> int:
-    return len(s.table("collectives"))
+    return len(nccl(s))
 
 
 @fact("nccl_time_us")
 def nccl_time_us(s: Subject) -> float:
-    return us(int(s.comm["dur_ns"].sum()))
+    return us(int(nccl(s)["dur_ns"].sum()))
 
 
 @fact("gpu_busy_union_us")
 def gpu_busy_union_us(s: Subject) -> float:
-    return us(busy_ns(s))
+    """Time in which any device of the file works."""
+    starts, ends = union(*spans(s.ops))
+    return us(int((ends - starts).sum()))
 
 
 @fact("gpu_streams")
 def gpu_streams(s: Subject) -> int:
-    return s.kernels.select("device_id", "stream").n_unique()
+    return s.kernels["stream"].n_unique()
 
 
 @fact("distinct_kernel_names")
@@ -179,8 +189,8 @@ def kernels_by_device(s: Subject) -> dict[str, list[int]]:
 
 
 @fact("nccl_kernels[n,ns]")
-def nccl(s: Subject) -> list[int]:
-    return totals(s.comm, "dur_ns")
+def nccl_totals(s: Subject) -> list[int]:
+    return totals(nccl(s), "dur_ns")
 
 
 @fact("kernel_span_ns")
@@ -201,7 +211,7 @@ def top_kernel_short(s: Subject) -> Any:
 @fact("memcpy_by_copyKind[n,bytes,ns]")
 def memcpy_by_kind(s: Subject) -> dict[str, list[int]]:
     """By CUPTI's number of the kind, which names stand for in our tables."""
-    numbers = {"Memcpy HtoD": "1", "Memcpy DtoH": "2", "Memcpy DtoD": "8", "Memcpy HtoH": "9", "Memcpy PtoP": "10"}
+    numbers = {f"Memcpy {kind}".rstrip(): str(number) for number, kind in enumerate(COPY_KINDS)}
     parts = work(s, "memcpy").partition_by("name", as_dict=True)
     return {numbers[str(name)]: totals(ops, "bytes", "dur_ns") for (name,), ops in parts.items()}
 
