@@ -359,7 +359,10 @@ def marked(s: Subject) -> pl.DataFrame:
 
 @measure("steps", "marked_steps")
 def steps(s: Subject) -> int:
-    return marked(s)["step"].n_unique()
+    """Steps that the input marks: windows on a device, or marks on the host, also where nothing was launched in them."""
+    marks = s.host.filter(pl.col("kind") == "step").group_by("trace_id").agg(pl.col("start_ns").n_unique())
+    on_host = int(marks["start_ns"].max() or 0) + steps_open(s)
+    return max(marked(s)["step"].n_unique(), on_host)
 
 
 @measure("steps_open")
