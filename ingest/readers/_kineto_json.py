@@ -40,6 +40,8 @@ _BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*")')
 _EVENT_END = re.compile(rb"\}\s*,")
 _LIST_END = re.compile(rb"\}\s*(?=\])")
 _SECOND_DOCUMENT = re.compile(rb'"(?:traceEvents|schemaVersion|deviceProperties)"\s*:')
+_ONCE = (b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"')
+"""Keys that stand once before the events, unless a second process wrote its own between them."""
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _STRING_OR_NONFINITE = re.compile(
     rb'"(?:[^"\\]|\\.)*"|(?<=[\s:\[,])-?(?:inf(?:inity)?|nan(?:\([^)"]*\))?)(?=[\s,}\]])', re.IGNORECASE | re.DOTALL
@@ -156,6 +158,8 @@ class KinetoText:
 
     def _read(self, size: int) -> bytes:
         """The next bytes; a break in the compressed data is counted and ends the text."""
+        if self._broken is not None:
+            return b""
         try:
             return self.stream.read(size)
         except TraceError as error:
@@ -177,6 +181,8 @@ class KinetoText:
                 at = text.index(b"[") + 1
                 return text[:at], text[at:]
             if found := _START.search(text):
+                if any(text.count(key, 0, found.end()) > 1 for key in _ONCE):
+                    raise self.interleaved("in its head")
                 return text[: found.end()], text[found.end() :]
             if not chunk or (start and start != b"{") or len(text) > HEAD_LIMIT_BYTES:
                 raise self._no_events(text)
@@ -214,6 +220,7 @@ class KinetoText:
                 tail += chunk
             self._refuse_second_document(tail, offset)
         if self.bare_array:
+            self._refuse_second_list(tail, offset)
             return
         for text, whole in ((head + b"]" + tail, True), (head + b"]}", False)):
             try:
@@ -235,6 +242,16 @@ class KinetoText:
         second = _SECOND_DOCUMENT.search(text) if self.bare_array or b"traceEvents" in text else None
         if second:
             raise self.interleaved(f"from byte {offset + second.start()}")
+
+    def _refuse_second_list(self, tail: bytes, offset: int) -> None:
+        """Nothing stands behind a bare list of events but perhaps another one."""
+        behind = tail.strip(b"} \t\r\n\0")
+        if behind.startswith((b"[", b"{")):
+            raise self.interleaved(f"from byte {offset}")
+        self.issues.add(
+            "malformed", "text behind the end of the event list was left out", where=f"byte {offset}",
+            count=bool(behind), severity="data_loss",
+        )  # fmt: skip
 
     def interleaved(self, where: str) -> TraceError:
         """The error of a file that two processes wrote."""

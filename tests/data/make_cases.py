@@ -183,12 +183,19 @@ def kineto_cases() -> None:
         ),
     )
     whole = kineto(kernel("a", 10, 5, 1), kernel("b", 20, 5, 2))
+    spread = json.dumps(json.loads(whole), indent=1).splitlines(keepends=True)
+    events_alone = json.dumps(json.loads(whole)["traceEvents"]) + "\n"
+    mixed = {"error": "interleaved", "usable": False}
     case(
         "kineto-two-documents",
         "two processes wrote into one file",
-        "The second process began to write before the first had finished: no totals of the file are those of a rank.",
-        {"error": "interleaved", "usable": False},
-        trace__json=whole[: whole.index('{"ph"', whole.index('"name": "a"'))] + whole,
+        "The second process began to write before the first had finished, line by line beside it, or after it: no totals "
+        "of the file are those of a rank.",
+        {"per_file": dict.fromkeys(("inside.json", "by-line.json", "after.json", "arrays.json"), mixed)},
+        inside__json=whole[: whole.index('{"ph"', whole.index('"name": "a"'))] + whole,
+        **{"by-line__json": "".join(line * 2 for line in spread)},
+        after__json=whole + whole,
+        arrays__json=events_alone * 2,
     )
     slices = [("train", "B", 0), ("load", "B", 10), ("", "E", 30), ("fwd", "B", 30), ("", "E", 70)]
     case(
