@@ -277,6 +277,28 @@ recv, send_recv, permute, barrier; NULL = unknown kind
         public=False,
     ),
     Table(
+        "step_work",
+        "operations of a step window added up with their theory, on a device",
+        _columns(f"""
+            {_TRACE}
+            {_DEVICE}
+            step BIGINT step number
+            math_ns BIGINT t_math of modelled compute operations, cut at the window, ns
+            matrix_math_ns BIGINT part of it in matrix products, attention and convolutions, ns
+            memory_bound_ns BIGINT what memory bandwidth adds to it, ns
+            kernel_inefficiency_ns BIGINT share less t_min of modelled compute operations, ns
+            unmodelled_compute_ns BIGINT share of compute operations whose cost is unknown, ns
+            comm_minimum_ns BIGINT unavoidable part of exposed communication, ns
+            comm_wait_ns BIGINT exposed communication before the last rank arrived, ns
+            pipeline_ns BIGINT receives that wait for their sender, ns
+            predicted_share_ns BIGINT share of exposed communication that is predicted, ns
+            flops_done BIGINT FLOPs of compute operations whose FLOPs are known
+            matrix_flops_done BIGINT those of them in matrix products, attention and convolutions
+        """),
+        key=("trace_id", "device_id", "step"),
+        public=False,
+    ),
+    Table(
         "step_theory",
         "model FLOPs and the peak that MFU is taken against, for a step on a device",
         _columns(f"""

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from tracegap.ingest.errors import StoreError
+from tracegap.ingest.errors import StoreBusy, StoreError
 from tracegap.ingest.schema import BY_NAME, OF_TRACE, SCHEMA_VERSION, TABLES
 
 DEFAULT_STORE = "tracegap.duckdb"
@@ -75,7 +75,7 @@ def _connect(file: Path, read_only: bool, wait_s: float) -> duckdb.DuckDBPyConne
             if "lock" not in str(e).lower():
                 raise StoreError(f"{file}: cannot be opened as a store: {_first_line(e)}") from e
             if time.monotonic() > end:
-                raise StoreError(f"{file}: another process holds the store; try again when it has finished") from e
+                raise StoreBusy(f"{file}: another process holds the store; try again when it has finished") from e
             time.sleep(0.05)
         except duckdb.Error as e:
             raise StoreError(f"{file}: cannot be opened as a store: {_first_line(e)}") from e

@@ -66,11 +66,12 @@ def evaluate(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
         install_views(con)
         load_hardware(con)
         traces = [r[0] for r in con.execute("select trace_id from traces where run_id = ?", [run_id]).fetchall()]
-        for table in ("collective_matches", "comm_windows", "step_theory"):
+        for table in ("collective_matches", "comm_windows", "step_work", "step_theory"):
             con.execute(f"delete from {table} where list_contains(?, trace_id)", [traces]).fetchall()
         _match(con, run_id, topology or {}, world_size)
         for (trace_id, device_id), own in _devices_with_comm(con, run_id):
             store.insert(con, "comm_windows", _split_waits(con, trace_id, device_id, own))
+        con.execute((_SQL / "step_work.sql").read_text(), [run_id]).fetchall()
         _step_theory(con, run_id, model, tokens, world_size)
         findings.find(con, run_id)
         con.execute("update runs set evaluated_at = ? where run_id = ?", [store.now(), run_id]).fetchall()

@@ -1,8 +1,23 @@
 """Names of what is published."""
 
+import hashlib
 import re
+
+_TAKEN = {"index", "compare"}
 
 
 def page_name(run_id: str) -> str:
-    """File name of a run's page: letters, digits, dot and dash of the run, so that no name leaves the folder."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", run_id).strip("-.") + ".html"
+    """File name of a run's page: the run with `--` for `/`, so that no name leaves the folder.
+
+    A run whose name has other characters, or would take the name of another page, gets a piece of its hash.
+    """
+    name = run_id.replace("/", "--")
+    if (
+        re.fullmatch(r"[A-Za-z0-9_.~-]+", name)
+        and "--" not in run_id
+        and name not in _TAKEN
+        and not name.startswith(".")
+    ):
+        return f"{name}.html"
+    plain = re.sub(r"[^A-Za-z0-9_.~]+", "-", run_id).strip("-.")
+    return f"{plain}-{hashlib.sha256(run_id.encode()).hexdigest()[:8]}.html"

@@ -1,42 +1,17 @@
 """Numbers as people read them: decimal SI prefixes, three significant digits, always a unit; unknown is said so."""
 
-import math
 import re
+
+from tracegap.models.units import human, human_ns, significant
 
 UNKNOWN = "unknown"
 """Stands wherever a number is NULL; the reason stands beside it."""
-MINUS = "\N{MINUS SIGN}"
-
-_SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _NUMBER_AND_UNIT = re.compile(r"(\d) ((?:[munµkMGTP]?(?:s|B|B/s|FLOP|FLOP/s))\b)")
-_TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
-
-
-def significant(value: float, digits: int = 3) -> str:
-    """Fixed-point text with so many significant digits: 0.0382, 3.82, 382, 38200."""
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else str(value)
-    exponent = int(f"{value:.{digits - 1}e}".split("e")[1])  # of the rounded value: 99.96 has three digits as 100
-    decimals = max(0, digits - 1 - exponent)
-    text = f"{round(value, digits - 1 - exponent):.{decimals}f}"
-    return text.replace("-", MINUS)
-
-
-def _scaled(value: float, scales: tuple[tuple[float, str], ...]) -> str:
-    rounded = float(f"{value:.2e}")
-    for scale, unit in scales:
-        if abs(rounded) >= scale:
-            return f"{significant(rounded / scale)} {unit}".rstrip()
-    return f"{significant(rounded / scales[-1][0])} {scales[-1][1]}".rstrip()
 
 
 def duration(ns: float | None) -> str:
     """Of nanoseconds: "412 ms", "1.20 µs", "3 ns"."""
-    if ns is None:
-        return UNKNOWN
-    if abs(ns) < 999.5 and float(ns).is_integer():
-        return f"{int(ns)} ns".replace("-", MINUS)
-    return _scaled(ns, _TIME)
+    return UNKNOWN if ns is None else human_ns(ns)
 
 
 def signed_duration(ns: float | None) -> str:
@@ -97,12 +72,7 @@ def text(value: object) -> str:
 
 
 def _quantity(value: float | None, unit: str) -> str:
-    if value is None:
-        return UNKNOWN
-    if abs(value) < 999.5:
-        whole = float(value).is_integer()
-        return f"{int(value) if whole else significant(value)} {unit}".replace("-", MINUS)
-    return f"{_scaled(value, _SI)}{unit}"
+    return UNKNOWN if value is None else human(value, unit)
 
 
 def unbroken(said: str) -> str:

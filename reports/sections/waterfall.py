@@ -5,6 +5,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from tracegap.models.units import significant
 from tracegap.reports import people, theme
 from tracegap.reports.buckets import BY_COLUMN, COLUMNS
 from tracegap.reports.section import Column, Context, Figure, Section
@@ -162,7 +163,7 @@ def _inside(row: dict[str, object]) -> str:
     operations = row["operations"]
     if not isinstance(operations, list) or not operations:
         return "–"
-    said = [f"{o['name'][:60]} {people.duration(o['ns'])} ({people.significant(o['calls'])} ×)" for o in operations]
+    said = [f"{o['name'][:60]} {people.duration(o['ns'])} ({significant(o['calls'])} ×)" for o in operations]
     more = int(str(row["names"])) - len(said)
     return "; ".join(said) + (f"; and {more} more" if more > 0 else "")
 

@@ -27,40 +27,7 @@
 -- mfu_dtype: dtype of the peak
 -- mfu_note: convention of mfu, or why there is none
 create or replace view step_gap as
-with pieces as (
-    select
-        w.trace_id, w.device_id, w.step, w.state, w.share_ns, g.t_min_ns,
-        -- An operation that the window cuts counts by the part of its duration inside.
-        case when w.dur_ns = g.dur_ns then g.t_math_ns
-             else cast(g.t_math_ns::hugeint * w.dur_ns // g.dur_ns as bigint) end as math_ns,
-        case when w.dur_ns = g.dur_ns then g.t_min_ns
-             else cast(g.t_min_ns::hugeint * w.dur_ns // g.dur_ns as bigint) end as min_ns,
-        case when w.dur_ns = g.dur_ns then g.flops
-             else cast(g.flops::hugeint * w.dur_ns // g.dur_ns as bigint) end as flops,
-        g.op_class in ('matmul', 'attention', 'convolution') as is_matrix,
-        cw.wait_ns, cw.pipeline_ns, cw.minimum_ns
-    from op_windows w
-    join op_gap g using (trace_id, op_id)
-    left join comm_windows cw on cw.trace_id = w.trace_id and cw.op_id = w.op_id and cw.step = w.step
-),
-work as (
-    select
-        trace_id, device_id, step,
-        coalesce(sum(math_ns) filter (state = 'compute' and t_min_ns is not null), 0) as math_ns,
-        coalesce(sum(min_ns - math_ns) filter (state = 'compute' and t_min_ns is not null), 0) as memory_bound_ns,
-        coalesce(sum(share_ns - min_ns) filter (state = 'compute' and t_min_ns is not null), 0) as kernel_inefficiency_ns,
-        coalesce(sum(share_ns) filter (state = 'compute' and t_min_ns is null), 0) as unmodelled_compute_ns,
-        coalesce(sum(minimum_ns) filter (state = 'exposed_comm'), 0) as comm_minimum_ns,
-        coalesce(sum(wait_ns) filter (state = 'exposed_comm'), 0) as comm_wait_ns,
-        coalesce(sum(pipeline_ns) filter (state = 'exposed_comm'), 0) as pipeline_ns,
-        coalesce(sum(share_ns) filter (state = 'exposed_comm' and t_min_ns is not null), 0) as predicted_share_ns,
-        coalesce(sum(math_ns) filter (state = 'compute' and t_min_ns is not null and is_matrix), 0) as matrix_math_ns,
-        sum(flops) filter (state = 'compute') as flops_done,
-        sum(flops) filter (state = 'compute' and is_matrix) as matrix_flops_done
-    from pieces
-    group by all
-),
-split as (
+with split as (
     select
         s.*, w.* exclude (trace_id, device_id, step), t.model_flops, t.peak_flops_per_s, t.mfu_dtype, t.mfu_note,
         -- Model FLOPs are those of matrix products, so they are held against matrix products done.
@@ -68,7 +35,7 @@ split as (
              else cast(round(w.matrix_math_ns * (1 - t.model_flops / w.matrix_flops_done)) as bigint)
              end as recompute_math_ns
     from steps s
-    left join work w using (trace_id, device_id, step)
+    left join step_work w using (trace_id, device_id, step)
     left join step_theory t using (trace_id, device_id, step)
 )
 select
@@ -78,7 +45,7 @@ select
     cast(recompute_math_ns as bigint) as recompute_math_ns,
     cast(coalesce(memory_bound_ns, 0) as bigint) as memory_bound_ns,
     cast(coalesce(kernel_inefficiency_ns, 0) as bigint) as kernel_inefficiency_ns,
-    cast(coalesce(unmodelled_compute_ns, 0) as bigint) as unmodelled_compute_ns,
+    cast(coalesce(unmodelled_compute_ns, compute_ns) as bigint) as unmodelled_compute_ns,
     cast(coalesce(comm_minimum_ns, 0) as bigint) as comm_minimum_ns,
     cast(coalesce(comm_wait_ns, 0) as bigint) as comm_wait_ns,
     cast(exposed_comm_ns - coalesce(comm_minimum_ns + comm_wait_ns + pipeline_ns, 0) as bigint) as comm_inefficiency_ns,
@@ -92,7 +59,7 @@ select
     compute_ns,
     exposed_comm_ns,
     idle_ns,
-    case when compute_ns > 0 then 1 - coalesce(unmodelled_compute_ns, 0) / compute_ns end as modelled_share_frac,
+    case when compute_ns > 0 then 1 - coalesce(unmodelled_compute_ns, compute_ns) / compute_ns end as modelled_share_frac,
     case when exposed_comm_ns > 0 then predicted_share_ns / exposed_comm_ns end as comm_modelled_share_frac,
     cast(flops_done as bigint) as flops_done,
     cast(matrix_flops_done as bigint) as matrix_flops_done,

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tracegap.ingest import schema, store
-from tracegap.ingest.errors import StoreError
+from tracegap.ingest.errors import StoreBusy, StoreError
 
 
 def test_a_new_store_has_every_table_with_its_meaning(tmp_path):
@@ -79,7 +79,7 @@ def test_a_held_store_is_waited_for_and_then_named(tmp_path):
     with subprocess.Popen([sys.executable, "-c", hold, str(path), "60"], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(StoreError, match="another process holds"), store.open_store(path, wait_s=0.2):
+        with pytest.raises(StoreBusy, match="another process holds"), store.open_store(path, wait_s=0.2):
             pass
         holder.kill()
     with store.open_store(path, wait_s=10) as con:

@@ -10,11 +10,12 @@ from tracegap.models import units
     [
         (3.352e12, "3.35 TB/s"),
         (999.9e9, "1.00 TB/s"),
+        (99.96e9, "100 GB/s"),
         (450e9, "450 GB/s"),
-        (1e9, "1 GB/s"),
+        (1e9, "1.00 GB/s"),
         (12.0, "12 B/s"),
-        (0.25, "0.25 B/s"),
-        (-2.5e6, "-2.50 MB/s"),
+        (0.25, "0.250 B/s"),
+        (-2.5e6, "\N{MINUS SIGN}2.50 MB/s"),
     ],
 )
 def test_human(value: float, text: str) -> None:

@@ -79,6 +79,15 @@ def put_run(
     store.insert_row(con, "runs", {"run_id": run_id, "simulated": simulated, **values, **run})
     for rank in range(ranks):
         _put_rank(con, run_id, f"{run_id}-{rank}", rank)
+    add_up(con, run_id)
+
+
+def add_up(con: duckdb.DuckDBPyConnection, run_id: str = "job/mon") -> None:
+    """Adds the operations up anew, after something of them was changed by hand."""
+    con.execute(
+        "delete from step_work where trace_id in (select trace_id from traces where run_id = ?)", [run_id]
+    ).fetchall()
+    con.execute((SQL / "step_work.sql").read_text(), [run_id]).fetchall()
 
 
 def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: int) -> None:
@@ -196,3 +205,9 @@ def make_run(con: duckdb.DuckDBPyConnection) -> Callable[..., None]:
 def make_finding(con: duckdb.DuckDBPyConnection) -> Callable[..., None]:
     """`put_finding` into the store of this test."""
     return lambda *a, **k: put_finding(con, *a, **k)
+
+
+@pytest.fixture
+def anew(con: duckdb.DuckDBPyConnection) -> Callable[[], None]:
+    """`add_up` on the store of the test."""
+    return lambda: add_up(con)

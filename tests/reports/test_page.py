@@ -239,22 +239,24 @@ def test_an_unknown_run_is_named_with_those_there_are(con: Con, make_run: Make, 
     assert not list(tmp_path.glob("*.html"))
 
 
-def test_the_headline_says_why_nothing_can_be_said(con: Con, make_run: Make) -> None:
+def test_the_headline_says_why_nothing_can_be_said(con: Con, make_run: Make, anew: Make) -> None:
     make_run()
     con.execute("update ops set flops = null, bytes = null").fetchall()
     con.execute("update comm_windows set minimum_ns = 0").fetchall()
+    anew()
     summary = summarize(con, "job/mon")
     assert summary.minimum_ns is None
     assert "What it should take is not known: FLOPs or bytes unknown." in summary.headline
 
 
-def test_the_headline_names_a_part_that_is_not_in_the_catalogue(con: Con, make_run: Make) -> None:
+def test_the_headline_names_a_part_that_is_not_in_the_catalogue(con: Con, make_run: Make, anew: Make) -> None:
     make_run()
     con.execute("delete from peaks").fetchall()
     con.execute(
         "update devices set hardware = null, hbm_bytes_per_s = null, name = 'ACME X1', matched_by = 'nothing is called ACME X1'"
     ).fetchall()
     con.execute("update comm_windows set minimum_ns = 0").fetchall()
+    anew()
     summary = summarize(con, "job/mon")
     assert summary.title == "job · 2 × ACME X1 · 2 steps"
     assert "not known: nothing is called ACME X1; name it as `hardware` in manifest.toml." in summary.headline

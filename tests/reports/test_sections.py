@@ -118,9 +118,10 @@ def test_the_mean_over_devices_still_adds_up_in_whole_ns(con: Con, make_run: Mak
     assert dict(rows.select("bucket", "ns").iter_rows()) == {c: summary.step[c] for c in COLUMNS}
 
 
-def test_a_bucket_below_zero_is_drawn_and_explained(con: Con, make_run: Make) -> None:
+def test_a_bucket_below_zero_is_drawn_and_explained(con: Con, make_run: Make, anew: Make) -> None:
     make_run()
     con.execute("update peaks set flops_per_s = flops_per_s / 4").fetchall()
+    anew()
     figure = built(con, waterfall).figures[0]
     row = next(r for r in figure.table.to_dicts() if r["bucket"] == "kernel_inefficiency_ns")
     assert row["ns"] < 0
