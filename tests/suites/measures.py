@@ -167,7 +167,7 @@ def aggregated_records(s: Subject) -> int:
 @measure("warnings")
 def warnings(s: Subject, expected: Any) -> Any:
     """What the writer of the file complained of."""
-    said = [row for row in s.diagnostics if re.match(r"(nsys|profiler)_warning", row["code"])]
+    said = [row for row in s.diagnostics if re.match(r"(nsys|profiler)_(warning|error)", row["code"])]
     texts = [text for facts in s.facts for text in facts.get("warnings", [])]
     texts = texts or [row["message"].removeprefix("the profiler wrote: ") for row in said]
     return in_form(texts, expected)
