@@ -48,10 +48,10 @@ def test_a_node_of_eight(kind: Kind, bandwidth_ns: int, latency_ns: int) -> None
 @pytest.mark.parametrize(
     ("kind", "bandwidth_ns", "latency_ns"),
     [
-        # 400 MB: half of it between nodes over 8 x 50 GB/s takes 500 us; inside, 7/8 over 450 GB/s take 778 us
+        # 400 MB: half of it between nodes over 8 x 50.0 GB/s takes 500 us; inside, 7/8 over 450 GB/s take 778 us
         (Kind.ALL_GATHER, 777_778, 6_600 + 14 * 1_000 + 2_700),
         (Kind.ALL_REDUCE, 1_555_556, 6_600 + 28 * 1_000 + 2 * 2_700),
-        # each rank sends 8/16 of its 400 MB over its own 50 GB/s
+        # each rank sends 8/16 of its 400 MB over its own 50.0 GB/s
         (Kind.ALL_TO_ALL, 4_000_000, 6_600 + 14 * 1_000 + 2_700),
         (Kind.SEND, 8_000_000, 6_600 + 2_700),
         (Kind.BROADCAST, 1_000_000, 6_600 + 14 * 1_000 + 2_700),
@@ -60,13 +60,13 @@ def test_a_node_of_eight(kind: Kind, bandwidth_ns: int, latency_ns: int) -> None
 def test_two_nodes(kind: Kind, bandwidth_ns: int, latency_ns: int) -> None:
     prediction = predict(kind, 400_000_000, 16, TWO_NODES)
     assert (prediction.bandwidth_ns, prediction.latency_ns) == (bandwidth_ns, latency_ns)
-    assert prediction.model == "2 domains of 8 (switch, 450 GB/s), network 50 GB/s a device"
+    assert prediction.model == "2 domains of 8 (switch, 450 GB/s), network 50.0 GB/s a device"
 
 
 @pytest.mark.parametrize(
     ("fabric", "kind", "message_bytes", "total_ns"),
     [
-        # v5e: 50 GB/s a link. 16 MB over two links of a ring: 15 of 16 parts over 100 GB/s
+        # v5e: 50.0 GB/s a link. 16 MB over two links of a ring: 15 of 16 parts over 100 GB/s
         (RING, Kind.ALL_GATHER, 16_000_000, 150_000),
         (LINE, Kind.ALL_GATHER, 16_000_000, 300_000),
         (RING, Kind.ALL_REDUCE, 16_000_000, 300_000),
@@ -138,7 +138,7 @@ def test_more_ranks_in_a_node_are_never_faster(kind: Kind) -> None:
 def test_a_pair_on_a_mesh_has_one_link() -> None:
     mesh = fabric_for(MI300X, range(8))
     assert predict(Kind.SEND, 64_000_000, 2, mesh).bandwidth_ns == 1_000_000
-    assert predict(Kind.ALL_GATHER, 64_000_000, 8, mesh).bandwidth_ns == 125_000  # 7/8 over seven links of 64 GB/s
+    assert predict(Kind.ALL_GATHER, 64_000_000, 8, mesh).bandwidth_ns == 125_000  # 7/8 over seven links of 64.0 GB/s
     assert predict(Kind.ALL_GATHER, 64_000_000, 2, mesh).bandwidth_ns == 500_000  # half over the one between the two
     assert predict(Kind.BARRIER, 0, 8, mesh).model == "full mesh, 448 GB/s"
 
@@ -148,13 +148,13 @@ def test_a_pair_on_a_mesh_has_one_link() -> None:
     [
         ("h100_sxm", range(8), 8, "switch, 450 GB/s"),
         ("h100_sxm", range(8), None, "switch, 450 GB/s"),
-        ("h100_sxm", range(16), None, "2 domains of 8 (switch, 450 GB/s), network 50 GB/s a device"),
-        ("h100_sxm", [0, 8, 16], 8, "3 domains of 1 (switch, 450 GB/s), network 50 GB/s a device"),
-        ("h100_sxm", [0, 1, 2, 8, 9], 8, "2 domains of 2 (switch, 450 GB/s), network 50 GB/s a device"),
+        ("h100_sxm", range(16), None, "2 domains of 8 (switch, 450 GB/s), network 50.0 GB/s a device"),
+        ("h100_sxm", [0, 8, 16], 8, "3 domains of 1 (switch, 450 GB/s), network 50.0 GB/s a device"),
+        ("h100_sxm", [0, 1, 2, 8, 9], 8, "2 domains of 2 (switch, 450 GB/s), network 50.0 GB/s a device"),
         ("gb200", range(72), None, "switch, 900 GB/s"),
         ("a100_pcie_80", range(2), 8, "switch, 300 GB/s"),
-        ("a100_pcie_80", range(8), 8, "PCIe, 32 GB/s"),  # a bridge joins two cards, the others meet on PCIe
-        ("l4", range(4), None, "PCIe, 32 GB/s"),
+        ("a100_pcie_80", range(8), 8, "PCIe, 32.0 GB/s"),  # a bridge joins two cards, the others meet on PCIe
+        ("l4", range(4), None, "PCIe, 32.0 GB/s"),
         ("tpu_v5e", range(8), None, "torus of unknown shape, 200 GB/s"),
         ("tpu_v7", range(8), None, "torus of unknown shape, 300 GB/s"),
     ],
@@ -170,7 +170,7 @@ def test_the_fabric_of_a_group(chip_id: str, ranks: list[int], per_domain: int |
         ("tpu_v5e", range(128), [8, 16], None, "torus 8x16, partly wrapped, 150 GB/s"),
         ("tpu_v4", range(4), [4, 4, 4], None, "torus 4, wrapped, 100 GB/s"),
         ("tpu_v4", [0, 16, 32, 48], [4, 4, 4], None, "torus 4, wrapped, 100 GB/s"),
-        ("tpu_v4", [0, 1], [4, 4, 4], None, "torus 2, not wrapped, 50 GB/s"),
+        ("tpu_v4", [0, 1], [4, 4, 4], None, "torus 2, not wrapped, 50.0 GB/s"),
         ("tpu_v4", range(8, 16), [2, 2, 2], None, "torus 2x2x2, not wrapped, 150 GB/s"),  # the second slice
         (
             "tpu_v4",
@@ -212,7 +212,7 @@ def test_a_given_network_goes_before_the_catalogue() -> None:
         latency_ns=11_600,
         bandwidth_ns=1_000_000,
         total_ns=1_011_600,
-        model="2 domains of 1 (PCIe, 32 GB/s), network 12.5 GB/s a device",
+        model="2 domains of 1 (PCIe, 32.0 GB/s), network 12.5 GB/s a device",
     )
 
 

@@ -35,7 +35,7 @@ def test_axes_share_the_work_and_add_their_traffic() -> None:
     assert split.flops_per_device == 3 * 16_000 * 156_000_000 / 16
     assert split.bubble_ns == round(split.compute_ns / 8)
     found = {(item.axis, item.collective): (item.calls, item.message_bytes, item.fabric) for item in split.traffic}
-    node, network = "switch, 450 GB/s", "2 domains of 1 (switch, 450 GB/s), network 50 GB/s a device"
+    node, network = "switch, 450 GB/s", "2 domains of 1 (switch, 450 GB/s), network 50.0 GB/s a device"
     layer = 84e6 * 2 / 4 / 2  # bytes of one of two layers of a stage, half of its tensors
     assert found == {
         ("pipeline", Kind.SEND_RECV): (16, 500 * 1000 * 2 / 2, network),
