@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracegap.ingest.intervals import Cover, Floats, Ints, apportion, cut, gaps
+from tracegap.ingest.intervals import Cover, Floats, Ints, apportion, cut, gaps, sorted_unique
 from tracegap.models.ops import STATE_OF_CLASS, State
 
 WORK_STATES = (State.COMPUTE, State.EXPOSED_COMM, State.EXPOSED_COPY)
@@ -43,7 +43,7 @@ class Timeline:
     @classmethod
     def of(cls, starts: Ints, ends: Ints, states: Ints, cuts: Ints) -> "Timeline":
         """From operations [start, end) with their states, cut also at `cuts`."""
-        points = np.unique(np.concatenate((starts, ends, cuts)))
+        points = sorted_unique(np.concatenate((starts, ends, cuts)))
         if len(points) < 2:
             points = np.array([points[0] if len(points) else 0] * 2, dtype=np.int64)
         size = len(points)
@@ -101,7 +101,7 @@ class Windows:
 
     def tiles(self, lo: int, hi: int) -> tuple[Ints, Ints]:
         """Increasing edges that cover [lo, hi) and all windows, and the window of each tile or OUTSIDE."""
-        edges = np.unique(np.concatenate((np.array([lo, hi], dtype=np.int64), self.starts, self.ends)))
+        edges = sorted_unique(np.concatenate((np.array([lo, hi], dtype=np.int64), self.starts, self.ends)))
         window = np.full(max(len(edges) - 1, 1), OUTSIDE, dtype=np.int64)
         some = self.ends > self.starts
         window[np.searchsorted(edges, self.starts[some])] = np.flatnonzero(some)
@@ -152,7 +152,7 @@ def idle_by_cause(ops: pl.DataFrame, windows: Windows, host: pl.DataFrame, mark_
     out = {cause: np.zeros(len(windows.starts), dtype=np.int64) for cause in IDLE_CAUSES}
     if not len(ops) or not len(windows.starts):
         return out
-    ops = ops.sort("start_ns", "op_id")
+    ops = ops.select("op_id", "start_ns", "dur_ns", "launch_ns", "launch_thread").sort("start_ns", "op_id")
     starts = ops["start_ns"].to_numpy()
     ends = starts + ops["dur_ns"].to_numpy()
     lo, hi = int(windows.starts[0]), int(windows.ends[-1])

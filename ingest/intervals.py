@@ -23,6 +23,14 @@ def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     return starts[first], reach[last]
 
 
+def sorted_unique(values: Ints) -> Ints:
+    """Distinct values in increasing order. Sorts runs, which times nearly are: `np.unique` hashes, at ten times the cost."""
+    ordered = np.sort(values, kind="stable")
+    if len(ordered) < 2:
+        return ordered
+    return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
+
+
 @dataclass(frozen=True, slots=True)
 class Cover:
     """How much of the time up to an instant a set of intervals covers."""
@@ -103,7 +111,7 @@ def apportion(parts: Floats, groups: Ints, totals: Ints) -> Ints:
     if not len(parts):
         return whole
     missing = totals - _sum_by(whole, groups, len(totals))
-    order = np.lexsort((np.arange(len(parts)), -(parts - whole), groups))
+    order = np.lexsort((whole - parts, groups))
     sizes = np.bincount(groups, minlength=len(totals))
     begin = np.cumsum(sizes) - sizes
     place = np.empty(len(parts), dtype=np.int64)
