@@ -197,6 +197,7 @@ def report(ctx: click.Context, runs: tuple[str, ...], out: Path | None, store: P
 @click.argument("before")
 @click.argument("after")
 @click.option("--fail-over", help="Exit with status 1 when the step got slower by more than this, such as 5%.")
+@click.option("--config", "all_config", is_flag=True, help="Show every configuration line that differs.")
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page.")
 @_store_option
 @_json_option
@@ -206,6 +207,7 @@ def compare(
     before: str,
     after: str,
     fail_over: str | None,
+    all_config: bool,
     out: Path | None,
     store: Path | None,
     as_json: bool,
@@ -235,7 +237,7 @@ def compare(
     else:
         from tracegap.reports import terminal
 
-        _show(terminal.comparison(result))
+        _show(terminal.comparison(result, all_config=all_config))
     if out:
         from tracegap.reports import page
 

@@ -15,6 +15,7 @@ import polars as pl
 
 from tracegap.ingest import store
 from tracegap.ingest.intervals import apportion
+from tracegap.models import hardware
 from tracegap.models.errors import TracegapError
 from tracegap.models.units import human, human_ns
 from tracegap.reports.buckets import BUCKETS, BY_COLUMN, COLUMNS
@@ -191,7 +192,8 @@ def _side(con: duckdb.DuckDBPyConnection, run_id: str, steps: pl.DataFrame) -> S
         "where run_id = ? group by 1 order by 2 desc",
         [run_id],
     ).fetchall()
-    devices = " + ".join(f"{n} × {name}" for name, n in parts)
+    names = {chip.id: chip.name for chip in hardware.catalogue().values()}
+    devices = " + ".join(f"{n} × {names.get(name, name)}" for name, n in parts)
     typical = _typical(steps)
     wall = round(typical["wall_ns"])
     exact = np.array([typical[c] for c in COLUMNS])
