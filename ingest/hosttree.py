@@ -29,37 +29,84 @@ def nest(thread: NDArray[Any], start_ns: Ints, dur_ns: Ints) -> HostTree:
     closed. Spans that overlap without nesting (clock trouble, merged threads) become siblings under the one that holds
     both.
     """
-    end_ns = start_ns + dur_ns
-    order = np.lexsort((np.arange(len(start_ns)), -end_ns, start_ns, thread))
-    threads = thread[order]
-    starts: list[int] = start_ns[order].tolist()
-    ends: list[int] = end_ns[order].tolist()
-    first_of_thread = np.ones(len(order), np.bool_)
-    first_of_thread[1:] = threads[1:] != threads[:-1]
-    firsts: list[bool] = first_of_thread.tolist()
-    parents = [-1] * len(starts)
-    covered = [0] * len(starts)  # ns of a span that its children cover
-    reach = list(starts)  # up to where they cover it
+    by_thread = np.argsort(thread, kind="stable")
+    ordered = thread[by_thread]
+    changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    parent = np.full(len(start_ns), -1, np.int64)
+    self_ns = np.zeros(len(start_ns), np.int64)
+    order = np.empty(len(start_ns), np.int64)
+    at = 0
+    for rows in np.split(by_thread, changes):
+        mine = rows[_outer_first(start_ns[rows], dur_ns[rows])]
+        starts, durations = start_ns[mine], dur_ns[mine]
+        local = _nested(starts, starts + durations)
+        if local is not None:
+            inner = np.flatnonzero(local >= 0)
+            np.subtract.at(durations, local[inner], dur_ns[mine[inner]])
+            self_ns[mine] = durations
+        else:
+            local, covered = _overlapping(starts, starts + durations)
+            self_ns[mine] = durations - covered
+        parent[mine] = np.where(local >= 0, mine[local], -1)
+        order[at : at + len(mine)] = mine
+        at += len(mine)
+    return HostTree(parent, self_ns, order)
+
+
+def _outer_first(starts: Ints, durations: Ints) -> Ints:
+    """Order of spans of a thread by start, longer ones first, then by row."""
+    order = np.argsort(starts, kind="stable")
+    ordered = starts[order]
+    tied = np.flatnonzero(ordered[1:] == ordered[:-1])  # few: sorting all by two keys would cost several times as much
+    if len(tied):
+        places = np.unique(np.concatenate((tied, tied + 1)))
+        rows = order[places]
+        order[places] = rows[np.lexsort((rows, -durations[rows], starts[rows]))]
+    return order
+
+
+def _nested(starts: Ints, ends: Ints) -> Ints | None:
+    """Encloser of each span of a thread (-1: none), outer ones first; None where spans overlap without nesting.
+
+    The depth of a span is how many that began before it are still open; its encloser is the last one before it that is
+    one less deep. That holds if and only if every span ends within the encloser found so.
+    """
+    n = len(starts)
+    rows = np.arange(n)
+    empty = np.concatenate(([0], np.cumsum(ends == starts)))  # of no length: closed for what follows, not for itself
+    same_start_end = np.searchsorted(starts, starts, side="right")
+    closed = np.searchsorted(np.sort(ends), starts, side="right") - (empty[same_start_end] - empty[rows])
+    depth = rows - closed
+    parent = np.full(n, -1, np.int64)
+    above = rows[depth == 0]
+    for level in range(1, int(depth.max(initial=0)) + 1):
+        here = np.flatnonzero(depth == level)
+        parent[here] = above[np.searchsorted(above, here) - 1]
+        above = here
+    inner = np.flatnonzero(parent >= 0)
+    sound = (ends[inner] <= ends[parent[inner]]) & (ends[parent[inner]] > starts[inner])
+    return parent if sound.all() else None
+
+
+def _overlapping(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Encloser of each span of a thread (-1: none), outer ones first, and how much of it the spans inside cover."""
+    spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
+    parents = [-1] * len(spans)
+    covered = [0] * len(spans)
+    reach = [start for start, _ in spans]  # up to where it is covered
     stack: list[int] = []
-    for i, (start, end, first) in enumerate(zip(starts, ends, firsts, strict=True)):
-        if first:
-            stack.clear()
-        while stack and ends[stack[-1]] <= start:
+    for i, (start, end) in enumerate(spans):
+        while stack and spans[stack[-1]][1] <= start:
             stack.pop()
         for above in reversed(stack):  # nearly always the innermost open span holds it
-            if ends[above] >= end and ends[above] > start:
+            if spans[above][1] >= end and spans[above][1] > start:
                 parents[i] = above
                 if end > reach[above]:
                     covered[above] += end - max(start, reach[above])
                     reach[above] = end
                 break
         stack.append(i)
-    local_parent = np.array(parents, np.int64)
-    parent = np.full(len(order), -1, np.int64)
-    parent[order] = np.where(local_parent >= 0, order[local_parent], -1) if len(order) else local_parent
-    self_ns = np.zeros(len(order), np.int64)
-    self_ns[order] = dur_ns[order] - np.array(covered, np.int64)
-    return HostTree(parent, self_ns, order)
+    return np.array(parents, np.int64), np.array(covered, np.int64)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracegap.ingest.hosttree import nest, pair
+from tracegap.ingest.hosttree import _nested, _outer_first, _overlapping, nest, pair
 
 
 def tree(spans: list[tuple[int, int, int]]):
@@ -50,6 +50,17 @@ def test_self_time_is_what_no_child_covers(raw: list[tuple[int, int, int]]) -> N
     assert sorted(found.order.tolist()) == list(range(len(spans)))
     place = {row: at for at, row in enumerate(found.order.tolist())}
     assert all(p < 0 or place[p] < place[i] for i, p in enumerate(found.parent.tolist()))
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=12))
+def test_spans_that_nest_are_nested_by_depth_as_they_are_one_by_one(raw: list[tuple[int, int]]) -> None:
+    starts, lengths = np.array(raw, np.int64).reshape(-1, 2).T
+    order = _outer_first(starts, lengths)
+    starts, ends = starts[order], (starts + lengths)[order]
+    fast, (slow, _) = _nested(starts, ends), _overlapping(starts, ends)
+    crossing = any(a < c < b < d for a, b in zip(starts, ends, strict=True) for c, d in zip(starts, ends, strict=True))
+    assert (fast is None) == crossing
+    assert fast is None or fast.tolist() == slow.tolist()
 
 
 def pairs(events: list[tuple[int, str, str | None]]):
