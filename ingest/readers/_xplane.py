@@ -30,7 +30,7 @@ WANTED_INTS = frozenset(_INTS.split())
 WANTED_TEXTS = frozenset(_TEXTS.split())
 """Event statistics that are kept as text."""
 
-_BLOCK = 1 << 16  # events decoded at once: the temporaries stay in the processor's cache
+_BLOCK = 1 << 15  # events decoded at once: the temporaries stay in the processor's cache
 _PIECE = 1 << 24  # bytes read at once
 _PLANES, _ERRORS, _WARNINGS, _HOSTNAMES = 1, 2, 3, 4  # fields of XSpace
 _LINES, _EVENTS = 3, 4  # of XPlane and XLine
@@ -247,7 +247,6 @@ def read_plane(data: bytes, base: int = 0) -> Plane:
             rest += data[tag_at:end]
     message = _parse("XPlane", bytes(rest), base)
     names = {key: entry.name for key, entry in message.stat_metadata.items()}
-    padded = np.frombuffer(data + bytes(16), dtype=np.uint8)
     return Plane(
         id=message.id,
         name=message.name,
@@ -256,7 +255,7 @@ def read_plane(data: bytes, base: int = 0) -> Plane:
             key: EventKind(name=kind.name, display_name=kind.display_name, stats=_stats(kind.stats, names))
             for key, kind in message.event_metadata.items()
         },
-        lines=[_read_line(data, padded, span, names, base) for span in lines],
+        lines=[_read_line(data, span, names, base) for span in lines],
     )
 
 
@@ -299,39 +298,50 @@ def unpack(data: bytes) -> bytes:
         return b""
 
 
-def _read_line(data: bytes, padded: NDArray[np.uint8], span: tuple[int, int], names: dict[int, str], base: int) -> Line:
-    starts, ends, rest = _event_spans(data, *span, base)
-    message = _parse("XLine", bytes(rest), base + span[0])
-    columns = _Columns(names, data)
-    for first in range(0, len(starts), _BLOCK):
-        columns.add(padded, starts[first : first + _BLOCK], ends[first : first + _BLOCK], base)
-    return columns.line(message)
+def _read_line(data: bytes, span: tuple[int, int], names: dict[int, str], base: int) -> Line:
+    rest = bytearray()
+    columns = _Columns(names)
+    for first, ends in _event_spans(data, *span, base, rest):
+        columns.add(data, first, ends, base)
+    return columns.line(_parse("XLine", bytes(rest), base + span[0]))
 
 
-def _event_spans(data: bytes, at: int, end: int, base: int) -> tuple[Ints, Ints, bytearray]:
-    """Where the events of a line begin and end, and the bytes of its other fields.
+def _event_spans(data: bytes, at: int, end: int, base: int, rest: bytearray) -> Iterator[tuple[Ints, Ints]]:
+    """Where the events of a line begin and end, block by block; the bytes of its other fields go to `rest`.
 
     The one loop in Python over all events, so it knows the common case (an event shorter than 128 bytes) by heart.
     """
     starts: list[int] = []
-    ends: list[int] = []
-    rest = bytearray()
+    long: dict[int, int] = {}  # ends of events whose length takes more than a byte
     tag = _EVENTS << 3 | _BYTES
-    while at < end:
-        if data[at] == tag and at + 1 < end and data[at + 1] < 0x80:
-            start = at + 2
-            at = start + data[at + 1]
-            if at > end:
-                raise WireError("malformed", base + start, "an event that runs past the end of its line")
-        else:
-            number, wire, tag_at, start, stop = next(_within(data, at, end, base))
+    data_end, end = end, end - 1
+    while at < data_end:
+        room = _BLOCK - len(starts)
+        while at < end and room and data[at] == tag and (size := data[at + 1]) < 0x80:
+            at += 2
+            starts.append(at)
+            at += size
+            room -= 1
+        if at > data_end:
+            raise WireError("malformed", base + starts[-1], "an event that runs past the end of its line")
+        if room and at < data_end:
+            number, wire, tag_at, start, stop = next(_within(data, at, data_end, base))
             at = stop
-            if number != _EVENTS or wire != _BYTES:
+            if number == _EVENTS and wire == _BYTES:
+                long[len(starts)] = stop
+                starts.append(start)
+            else:
                 rest += data[tag_at:stop]
-                continue
-        starts.append(start)
-        ends.append(at)
-    return np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64), rest
+        if starts and (len(starts) == _BLOCK or at >= data_end):
+            yield _spans_of(data, starts, long)
+            starts, long = [], {}
+
+
+def _spans_of(data: bytes, starts: list[int], long: dict[int, int]) -> tuple[Ints, Ints]:
+    first = np.array(starts, dtype=np.int64)
+    ends = first + np.frombuffer(data, dtype=np.uint8)[np.maximum(first - 1, 0)]
+    ends[list(long)] = list(long.values())
+    return first, ends
 
 
 @dataclass(slots=True)
@@ -340,135 +350,176 @@ class _Round:
 
     rows: Ints
     """Which messages."""
-    number: NDArray[np.uint8]
-    """Field number."""
-    wire: NDArray[np.uint8]
+    tag: NDArray[np.uint64] | int
+    """Field number and wire type; one number where all have the same."""
     value: NDArray[np.uint64]
     """The number, the length of the content, or the bits of a fixed-width number."""
     at: Ints
     """First byte of the content."""
 
+    def where(self, *tags: int) -> slice | Ints | None:
+        """Which of them have one of some tags; None where none has."""
+        if isinstance(self.tag, int):
+            return slice(None) if self.tag in tags else None
+        hit = self.tag == tags[0]
+        for tag in tags[1:]:
+            hit |= self.tag == tag
+        found = np.flatnonzero(hit)
+        return found if len(found) else None
 
-def _rounds(data: NDArray[np.uint8], starts: Ints, ends: Ints, base: int) -> Iterator[_Round]:
-    """The fields of many messages side by side: the first field of all, then the second, ..."""
+
+_LOW7 = np.uint64(0x7F7F7F7F7F7F7F7F)
+_HIGH = np.uint64(0x8080808080808080)
+_GROUPS = tuple(
+    (np.uint64(low), np.uint64(low << width), np.uint64(shift))
+    for low, width, shift in ((0x007F007F007F007F, 8, 1), (0x00003FFF00003FFF, 16, 2), (0x0FFFFFFF, 32, 4))
+)
+
+
+def _rounds(words: NDArray[np.uint64], starts: Ints, ends: Ints, base: int) -> Iterator[_Round]:
+    """The fields of many messages side by side: the first field of all, then the second, ...
+
+    Args:
+        words: the eight bytes from each byte on, as a number.
+        starts: first byte of each message.
+        ends: the byte after it.
+        base: where byte 0 is in the file.
+    """
     rows = np.flatnonzero(starts < ends)
     at, end = starts[rows], ends[rows]
     while len(rows):
-        tags = data[at]
-        number, wire = (tags >> 3).astype(np.uint8), (tags & 7).astype(np.uint8)
+        word = words[at]
+        tags = word & np.uint64(0xFF)
+        value, size = _varints(words, at + 1)
         content = at + 1
-        value, after = _varints(data, content)
-        delimited = wire == _BYTES
-        fixed = wire == _FIXED64
-        content = np.where(delimited, after, content)
-        if fixed.any():
-            spots = content[fixed]
-            bits = data[spots[:, None] + np.arange(8)].view("<u8").ravel()
-            value[fixed] = bits
-            after[fixed] = spots + 8
-        sound = (wire <= _BYTES) & (tags < 0x80) & (number > 0) & (value < 1 << 62) | (wire == _VARINT) | fixed
-        after = np.where(delimited, content + np.where(sound, value, 0).astype(np.int64), after)
-        sound &= after <= end
+        first = int(tags[0])
+        alike = bool((tags == tags[0]).all())
+        if alike and first & 7 == _VARINT and 0 < first < 0x80:
+            after = content + size
+            sound = after <= end
+        else:
+            wire = tags & np.uint64(7)
+            delimited, fixed = wire == _BYTES, wire == _FIXED64
+            content = np.where(delimited, content + size, content)
+            length = np.where(delimited, np.minimum(value, np.uint64(1 << 62)).astype(np.int64), 0)
+            after = np.where(fixed, content + 8, np.where(delimited, content + length, content + size))
+            if fixed.any():
+                value = np.where(fixed, words[np.minimum(content, len(words) - 1)], value)
+            sound = (delimited | fixed | (wire == _VARINT)) & (tags < 0x80) & (tags >= 8) & (after <= end)
         if not sound.all():
             raise WireError("malformed", base + int(at[~sound][0]), "a damaged event")
-        yield _Round(rows, number, wire, value, content)
+        yield _Round(rows, first if alike else tags, value, content)
         more = after < end
-        rows, at, end = rows[more], after[more], end[more]
+        if more.all():
+            at = after
+        else:
+            rows, at, end = rows[more], after[more], end[more]
 
 
-def _varints(data: NDArray[np.uint8], at: Ints) -> tuple[NDArray[np.uint64], Ints]:
-    """Numbers that begin at these bytes, and the bytes after them; far beyond the data where a number does not end."""
-    byte = data[at]
-    value = (byte & 0x7F).astype(np.uint64)
-    after = at + 1
-    open_ = np.flatnonzero(byte >= 0x80)
-    shift = 7
-    while len(open_):
-        if shift > 63:
-            after[open_] = np.iinfo(np.int64).max >> 1
-            return value, after
-        byte = data[np.minimum(after[open_], len(data) - 1)]
-        value[open_] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-        after[open_] += 1
-        open_ = open_[byte >= 0x80]
-        shift += 7
-    return value, after
+def _varints(words: NDArray[np.uint64], at: Ints) -> tuple[NDArray[np.uint64], Ints]:
+    """Numbers that begin at these bytes, and how many bytes each takes; far too many where a number does not end.
 
+    The lowest high bit that is not set marks a number's last byte; then groups of 7 bits are moved together in pairs.
+    """
+    word = words[np.minimum(at, len(words) - 1)]
+    stop = ~word & _HIGH
+    below = (stop & -stop) - np.uint64(1)
+    size = (np.bitwise_count(below).astype(np.int64) + 1) >> 3
+    value = word & below & _LOW7
+    for low, high, shift in _GROUPS:
+        value = (value & low) | ((value & high) >> shift)
+    for i in np.flatnonzero(stop == 0).tolist():  # more than 8 bytes: negative numbers
+        value[i], size[i] = _long_varint(words, int(at[i]))
+    return value, size
+
+
+def _long_varint(words: NDArray[np.uint64], at: int) -> tuple[int, int]:
+    value = 0
+    for k in range(10):
+        byte = int(words[min(at + k, len(words) - 1)]) & 0xFF
+        value |= (byte & 0x7F) << 7 * k
+        if byte < 0x80:
+            return value & (1 << 64) - 1, k + 1
+    return 0, 1 << 62
 
 class _Columns:
     """Collects the events of a line, block by block."""
 
-    def __init__(self, names: dict[int, str], data: bytes) -> None:
-        self.names, self.data = names, data
+    def __init__(self, names: dict[int, str]) -> None:
+        self.names = names
         self.ints = {key: name for key, name in names.items() if name in WANTED_INTS}
         self.texts = {key: name for key, name in names.items() if name in WANTED_TEXTS}
-        self.wanted = np.array(sorted({*self.ints, *self.texts}), dtype=np.int64)
         self.codes: dict[str, dict[str, int]] = {}
         self.blocks: list[dict[str, NDArray[Any]]] = []
+        self.aggregated = 0
 
-    def add(self, padded: NDArray[np.uint8], starts: Ints, ends: Ints, base: int) -> None:
+    def add(self, data: bytes, starts: Ints, ends: Ints, base: int) -> None:
         """Decodes a block of events."""
-        n = len(starts)
-        own = {number: np.zeros(n, dtype=np.int64) for number in (1, 2, 3)}  # metadata_id, offset_ps, duration_ps
+        n, first = len(starts), int(starts[0])
+        piece = data[first : int(ends[-1])] + bytes(16)  # what is decoded together stays in the processor's cache
+        words = np.ndarray((len(piece) - 8,), dtype="<u8", buffer=piece, strides=(1,))
+        block = {name: np.zeros(n, dtype=np.int64) for name in ("kind", "offset_ps", "duration_ps")}
+        fields = dict(zip((_tag(1), _tag(2), _tag(3)), block.values(), strict=True))
         aggregated = np.zeros(n, dtype=bool)
-        stats: list[tuple[Ints, Ints, Ints]] = []
-        for now in _rounds(padded, starts, ends, base):
-            for number, column in own.items():
-                hit = (now.number == number) & (now.wire == _VARINT)
-                column[now.rows[hit]] = now.value[hit].view(np.int64)
-            aggregated[now.rows[(now.number == 5) & (now.wire == _VARINT)]] = True
-            hit = (now.number == 4) & (now.wire == _BYTES)
-            if hit.any():
-                stats.append((now.rows[hit], now.at[hit], now.at[hit] + now.value[hit].astype(np.int64)))
-        block: dict[str, NDArray[Any]] = {"kind": own[1], "offset_ps": own[2], "duration_ps": own[3]}
-        if stats and len(self.wanted):
-            rows, first, last = (np.concatenate(column) for column in zip(*stats, strict=True))
-            self._add_stats(block, rows, _rounds(padded, first, last, base))
-        self.blocks.append({name: column[~aggregated] for name, column in block.items()})
-        self.blocks[-1]["#aggregated"] = aggregated[aggregated]
+        for now in _rounds(words, starts - first, ends - first, base + first):
+            for tag, column in fields.items():
+                if (hit := now.where(tag)) is not None:
+                    column[now.rows[hit]] = now.value[hit].view(np.int64)
+            if (hit := now.where(_tag(5))) is not None:
+                aggregated[now.rows[hit]] = True
+            if (hit := now.where(_tag(4, _BYTES))) is not None:
+                stats = _rounds(words, now.at[hit], now.at[hit] + now.value[hit].view(np.int64), base + first)
+                self._add_stats(block, now.rows[hit], stats, piece)
+        if aggregated.any():
+            self.aggregated += int(aggregated.sum())
+            block = {name: column[~aggregated] for name, column in block.items()}
+        self.blocks.append(block)
 
-    def _add_stats(self, block: dict[str, NDArray[Any]], events: Ints, rounds: Iterator[_Round]) -> None:
-        """Adds the statistics of a block to it; `events` says to which of its events each belongs."""
-        n = len(block["kind"])
-        key = np.zeros(len(events), dtype=np.int64)
-        member = np.zeros(len(events), dtype=np.uint8)  # which member of XStat's oneof
-        value = np.zeros(len(events), dtype=np.uint64)
-        place = np.zeros(len(events), dtype=np.int64)
+    def _add_stats(self, block: dict[str, NDArray[Any]], events: Ints, rounds: Iterator[_Round], piece: bytes) -> None:
+        """Adds a statistic of each of some events to a block; which statistic may differ from event to event."""
+        n, size = len(block["kind"]), len(events)
+        key, place = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
+        tag, value = np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.uint64)
         for now in rounds:
-            hit = now.number == 1
-            key[now.rows[hit]] = now.value[hit].view(np.int64)
-            rows, other = now.rows[~hit], ~hit
-            member[rows], value[rows], place[rows] = now.number[other], now.value[other], now.at[other]
-        for wanted in np.intersect1d(self.wanted, key).tolist():
-            hit = key == wanted
-            rows = events[hit]
-            if wanted in self.ints:
-                column = block.setdefault(self.ints[wanted], np.full(n, MISSING, dtype=np.int64))
-                column[rows] = self._numbers(member[hit], value[hit])
+            is_key = now.where(_tag(1))
+            if is_key is not None:
+                key[now.rows[is_key]] = now.value[is_key].view(np.int64)
+                if isinstance(now.tag, int):
+                    if not self._wanted(key):
+                        return
+                    continue
+            rows = slice(None) if isinstance(now.tag, int) else np.flatnonzero(now.tag != _tag(1))
+            own = now.rows[rows]
+            tag[own] = now.tag if isinstance(now.tag, int) else now.tag[rows]
+            value[own], place[own] = now.value[rows], now.at[rows]
+        wanted = self._wanted(key)
+        for stat in wanted:
+            hit = slice(None) if len(wanted) == 1 and (key == stat).all() else np.flatnonzero(key == stat)
+            if stat in self.ints:
+                column = block.setdefault(self.ints[stat], np.full(n, MISSING, dtype=np.int64))
+                column[events[hit]] = _numbers(tag[hit], value[hit])
             else:
-                name = self.texts[wanted]
+                name = self.texts[stat]
                 column = block.setdefault("'" + name, np.full(n, -1, dtype=np.int32))
-                column[rows] = self._codes(name, member[hit], value[hit], place[hit])
+                column[events[hit]] = self._codes(name, tag[hit], value[hit], place[hit], piece)
 
-    @staticmethod
-    def _numbers(member: NDArray[np.uint8], value: NDArray[np.uint64]) -> Ints:
-        """Numbers by value, whatever their wire type; unsigned ids wrap to signed ones, so that both kinds compare."""
-        numbers = value.view(np.int64).copy()
-        double = member == 2
-        numbers[double] = value[double].view(np.float64).astype(np.int64)
-        numbers[~np.isin(member, (2, 3, 4))] = MISSING
-        return numbers
+    def _wanted(self, keys: Ints) -> list[int]:
+        """Those of some statistics that are kept."""
+        found = {int(keys[0])} if (keys == keys[0]).all() else set(keys.tolist())
+        return [key for key in found if key in self.ints or key in self.texts]
 
-    def _codes(self, name: str, member: NDArray[np.uint8], value: NDArray[np.uint64], place: Ints) -> NDArray[np.int32]:
+    def _codes(
+        self, name: str, tag: NDArray[np.uint64], value: NDArray[np.uint64], place: Ints, piece: bytes
+    ) -> NDArray[np.int32]:
         """Texts as codes; a reference stands for the name of a stat_metadata entry."""
         codes = self.codes.setdefault(name, {})
-        found = np.full(len(member), -1, dtype=np.int32)
-        ref = member == 7
-        for target in np.unique(value[ref]).tolist():
-            found[ref & (value == target)] = codes.setdefault(self.names.get(target, ""), len(codes))
-        for i in np.flatnonzero(np.isin(member, (5, 8))).tolist():
-            raw = self.data[place[i] : place[i] + int(value[i])]
-            text = (unpack(raw) if member[i] == 8 else raw).decode(errors="replace")
+        found = np.full(len(tag), -1, dtype=np.int32)
+        ref = np.flatnonzero(tag == _tag(7))
+        names = self.names
+        found[ref] = [codes.setdefault(names.get(target, ""), len(codes)) for target in value[ref].tolist()]
+        for i in np.flatnonzero((tag == _tag(5, _BYTES)) | (tag == _tag(8, _BYTES))).tolist():
+            raw = piece[place[i] : place[i] + int(value[i])]
+            text = (unpack(raw) if tag[i] == _tag(8, _BYTES) else raw).decode(errors="replace")
             found[i] = codes.setdefault(text, len(codes))
         return found
 
@@ -487,7 +538,7 @@ class _Columns:
             id=message.id,
             name=message.name or message.display_name,
             timestamp_ns=message.timestamp_ns,
-            aggregated=len(columns.pop("#aggregated", empty)),
+            aggregated=self.aggregated,
             ints={name: column for name, column in columns.items() if not name.startswith("'")},
             texts={
                 name[1:]: (column, list(self.codes[name[1:]]))
@@ -496,3 +547,19 @@ class _Columns:
             },
             **fixed,
         )
+
+
+def _tag(number: int, wire: int = _VARINT) -> int:
+    """How a field begins."""
+    return number << 3 | wire
+
+
+def _numbers(tag: NDArray[np.uint64], value: NDArray[np.uint64]) -> Ints:
+    """Numbers by value, whatever their wire type; unsigned ids wrap to signed ones, so that both kinds compare."""
+    numbers = value.view(np.int64).copy()
+    double = tag == _tag(2, _FIXED64)
+    if double.any():
+        with np.errstate(invalid="ignore"):  # no number has no whole part
+            numbers[double] = value[double].view(np.float64).astype(np.int64)
+    numbers[~(double | (tag == _tag(3)) | (tag == _tag(4)))] = MISSING
+    return numbers
