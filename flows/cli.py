@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from tracegap.ingest.pipeline import Ingested
+    from tracegap.ingest.sources import Source
 
 DONE, CHECK_FAILED, WRONG_USE, SOME_UNREADABLE = 0, 1, 2, 3
 """Exit status (design, section 5)."""
@@ -34,10 +35,10 @@ class Group(click.Group):
         except TracegapError as e:
             if ctx.params.get("debug"):
                 traceback.print_exc()
-            from tracegap.ingest.errors import TraceError
+            from tracegap.ingest.errors import InputError
 
             click.echo(f"tracegap: {e}", err=True)
-            ctx.exit(SOME_UNREADABLE if isinstance(e, TraceError) else WRONG_USE)
+            ctx.exit(SOME_UNREADABLE if isinstance(e, InputError) else WRONG_USE)
         except BrokenPipeError:
             # The reader of our output has gone (`| head`): not an error. Python must not complain at exit either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -75,7 +76,7 @@ def _show(renderable: Any) -> None:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[Path], None]]:
+def _progress() -> "Iterator[Callable[[Source], None]]":
     """Names the file at work on a terminal; silent in a pipe."""
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -87,7 +88,7 @@ def _progress() -> Iterator[Callable[[Path], None]]:
 
 
 def _ingest(
-    con: "duckdb.DuckDBPyConnection", paths: Sequence[Path], run: str | None = None, part: str | None = None
+    con: "duckdb.DuckDBPyConnection", paths: Sequence[str | Path], run: str | None = None, part: str | None = None
 ) -> "list[Ingested]":
     """Ingests and evaluates what changed."""
     from tracegap.ingest.pipeline import ingest_paths
@@ -110,34 +111,36 @@ def _report_failures(results: "list[Ingested]") -> int:
 
 def _run_ids(con: "duckdb.DuckDBPyConnection", arguments: Sequence[str]) -> tuple[list[str], int]:
     """Runs named by their names or by paths of traces, which are ingested on the way; and an exit status."""
+    from tracegap.ingest import sources
+
     known = {r[0] for r in con.execute("select run_id from runs").fetchall()}
     run_ids, status = [], DONE
     for argument in arguments:
         if argument in known:
             run_ids.append(argument)
             continue
-        if not Path(argument).exists():
+        if not sources.is_given(argument):
             names = ", ".join(sorted(known)) or "none"
             raise TracegapError(f"{argument}: neither a run of the store nor a path; runs: {names}")
-        results = _ingest(con, [Path(argument)])
+        results = _ingest(con, [argument])
         status = max(status, _report_failures(results))
         run_ids += [r.run_id for r in results if r.run_id]
     return list(dict.fromkeys(run_ids)), status
 
 
 @cli.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True)
 @click.option("--run", help="Name of the run that all the traces belong to.")
 @click.option("--hardware", "part", help="Part that ran, by catalogue id, where the traces do not name it.")
 @_store_option
 @_json_option
 @click.pass_context
 def ingest(
-    ctx: click.Context, paths: tuple[Path, ...], run: str | None, part: str | None, store: Path | None, as_json: bool
+    ctx: click.Context, paths: tuple[str, ...], run: str | None, part: str | None, store: Path | None, as_json: bool
 ) -> None:
-    """Read traces (files or folders) into the store.
+    """Read traces into the store: files, folders, patterns, archives, URLs (s3://, gs://, https://, ...).
 
-    Example: tracegap ingest nightly/2026-11-30
+    Example: tracegap ingest nightly/2026-11-30 s3://traces/llama-8b/ 'old/*/rank*.tar.gz'
     """
     from tracegap.ingest.store import open_store
 
@@ -160,7 +163,10 @@ def ingest(
                 told = "already in the store" if r.status == "already" else f"{r.ops:,} operations"
                 click.echo(f"{r.path}: {r.format}{rank}, run {r.run_id}: {told}")
         if not results:
-            click.echo("no trace found: files end in .json, .pb, .sqlite or .nsys-rep, also .gz or .zst")
+            click.echo(
+                "no trace found: files end in .json, .pb, .sqlite or .nsys-rep, also .gz or .zst; "
+                "archives in .zip, .tar, .tgz, .tar.gz or .tar.zst"
+            )
     ctx.exit(_report_failures(results))
 
 
@@ -363,17 +369,17 @@ def plan(manifest: Path, chip: str | None, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True)
 @_json_option
 @click.pass_context
-def doctor(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
+def doctor(ctx: click.Context, paths: tuple[str, ...], as_json: bool) -> None:
     """Say what is in trace files and what is wrong with them; stores nothing.
 
     Example: tracegap doctor rank3.pt.trace.json.gz
     """
     from tracegap.ingest import examine
 
-    reports = [examine.examine(p) for p in examine.find_traces(paths)]
+    reports = list(examine.examine_all(paths))
     if as_json:
         _dump([r.as_dict() for r in reports])
     else:

@@ -1,12 +1,14 @@
 """What `tracegap doctor` says of a file: what is in it, what is lost, what is doubtful."""
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from tracegap.ingest import load, pipeline, steps
-from tracegap.ingest.errors import TraceError
+from tracegap.ingest import load, pipeline, sources, steps
+from tracegap.ingest.errors import InputError
+from tracegap.ingest.sources import File, Source
+from tracegap.ingest.trace import Trace
 from tracegap.models.errors import TracegapError
 
 
@@ -58,17 +60,30 @@ class Examination:
             yield f"  {d['severity']}: {d['code']} × {d['count']}: {d['message']}{place}"
 
 
-def find_traces(paths: Sequence[Path]) -> Iterator[Path]:
-    """Files that may be traces."""
-    return pipeline.find_traces(paths)
+def examine_all(given: Iterable[str | Source]) -> Iterator[Examination]:
+    """Reads traces from anywhere, as `ingest_paths` does, and stores nothing."""
+    for item in given:
+        try:
+            found = list(sources.find([item]))
+        except InputError as e:
+            yield Examination(path=e.path, error=str(e))
+            continue
+        for source in found:
+            with contextlib.closing(sources.files_of(source)) as files:
+                yield from map(examine, files)
 
 
-def examine(path: Path) -> Examination:
+def examine(file: File) -> Examination:
     """Reads a file and stores nothing."""
     try:
-        trace = pipeline.read_trace(path)
-    except TraceError as e:
-        return Examination(path=str(path), error=str(e))
+        if file.error:
+            raise file.error
+        return _examine(file.shown, pipeline.read_trace(file.path))
+    except InputError as e:
+        return Examination(path=file.shown, error=file.told(str(e)))
+
+
+def _examine(path: str, trace: Trace) -> Examination:
     host_events = sum(len(batch) for batch in trace.host_batches())
     counts, sources, total, without_launch = set(), set(), 0, 0
     for device_id, ops in trace.by_device():
@@ -89,7 +104,7 @@ def examine(path: Path) -> Examination:
             {"device_id": d.device_id, "name": d.name, "hardware": chip.id if chip else None, "matched_by": matched_by}
         )
     return Examination(
-        path=str(path),
+        path=path,
         format=trace.format,
         framework=trace.framework,
         rank=trace.rank,

@@ -1,28 +1,26 @@
 """From paths to rows: finds trace files, reads each with the reader that knows it, accounts its time, stores it."""
 
+import contextlib
 import importlib
 import itertools
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
 import duckdb
 
-from tracegap.ingest import files, load, manifest, readers, store
-from tracegap.ingest.errors import TraceError, UnknownFormat
+from tracegap.ingest import files, load, manifest, readers, sources, store
+from tracegap.ingest.errors import InputError, UnknownFormat
+from tracegap.ingest.naming import plain_stem
+from tracegap.ingest.sources import File, Source
 from tracegap.ingest.trace import Trace
-from tracegap.models.errors import TracegapError
 
 _SAME_RUN_NS = 3600 * 10**9
-_IGNORED = {*manifest.NAMES, "truth.json", "SOURCE.md", "expected.json", "case.json"}
-_SUFFIXES = (".json", ".gz", ".zst", ".pb", ".sqlite", ".nsys-rep", ".qdrep")
-_REPORTS = (".nsys-rep", ".qdrep")
-_STRIP = (".gz", ".zst", ".json", ".trace", ".pt", ".pb", ".xplane", ".sqlite", ".nsys-rep", ".qdrep")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,92 +67,78 @@ def read_trace(path: Path) -> Trace:
     raise UnknownFormat(str(path), f"not a trace that any reader knows ({known})", code="foreign")
 
 
-def find_traces(paths: Sequence[Path]) -> Iterator[Path]:
-    """Files given by name, and in folders everything that may be a trace, in order of name.
-
-    In a folder, a report of Nsight Systems whose SQLite export lies beside it is left to that: it holds the same data.
-
-    Raises:
-        TracegapError: a path does not exist.
-    """
-    for path in paths:
-        if path.is_dir():
-            found = sorted(
-                p
-                for p in path.rglob("*")
-                if p.is_file() and p.name not in _IGNORED and p.name.endswith(_SUFFIXES) and not _hidden(p, path)
-            )
-            exported = {p.parent / plain_stem(p.name) for p in found if ".sqlite" in p.suffixes}
-            yield from (p for p in found if not (p.suffix in _REPORTS and p.parent / plain_stem(p.name) in exported))
-        elif path.exists():
-            yield path
-        else:
-            raise TracegapError(f"{path}: no such file or folder")
-
-
-def plain_stem(name: str) -> str:
-    """A file name without the endings that say format and compression."""
-    while name.endswith(_STRIP):
-        name = next(name.removesuffix(s) for s in _STRIP if name.endswith(s))
-    return name
-
-
-def _hidden(path: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(root).parts)
+def find_traces(paths: Iterable[Path]) -> Iterator[Path]:
+    """Files of this machine; see `sources.find`."""
+    return itertools.chain.from_iterable(map(sources.find_here, paths))
 
 
 def ingest_paths(
     con: duckdb.DuckDBPyConnection,
-    paths: Sequence[Path],
+    given: Iterable[str | Source],
     *,
     run: str | None = None,
     part: str | None = None,
-    progress: Callable[[Path], None] = lambda _: None,
+    progress: Callable[[Any], None] = lambda _: None,
 ) -> list[Ingested]:
-    """Ingests files and folders. A file that fails is named in the result; the others are stored all the same.
+    """Ingests traces from anywhere. A file that fails is named in the result; the others are stored all the same.
 
     Args:
         con: the open store.
-        paths: files and folders.
+        given: files, archives, folders, patterns and URLs.
         run: name of the run that all of them belong to; else by manifest, folder or file.
         part: catalogue id of the hardware, before the manifest's and the name in the trace.
-        progress: called with each file before it is read.
+        progress: called with each `Source` before it is read.
+
+    Raises:
+        TracegapError: a path does not exist, what reads a URL is not installed, or no such part.
     """
     results = []
-    for path in find_traces(paths):
-        progress(path)
-        results.append(_ingest_file(con, path, run, part))
+    for item in given:
+        try:
+            found = list(sources.find([item]))
+        except InputError as e:
+            results.append(_failed(e.path, e, str(e)))
+            continue
+        for source in found:
+            progress(source)
+            with contextlib.closing(sources.files_of(source)) as files_of_it:
+                results += [_ingest_file(con, file, run, part) for file in files_of_it]
     return results
 
 
-def _ingest_file(con: duckdb.DuckDBPyConnection, path: Path, run: str | None, part: str | None) -> Ingested:
+def _failed(shown: str, e: InputError, said: str) -> Ingested:
+    lost = {"code": e.code, "count": 1, "where": "", "message": e.what}
+    return Ingested(path=shown, status="failed", error=said, diagnostics=[lost])
+
+
+def _ingest_file(con: duckdb.DuckDBPyConnection, file: File, run: str | None, part: str | None) -> Ingested:
     try:
-        sha256 = store.sha256_of(path)
+        if file.error:
+            raise file.error
+        sha256 = store.sha256_of(file.path)
         trace_id = sha256[:16]
         had = con.execute(
-            "select run_id, format, rank, diagnostics from traces where trace_id = ? and parser_version = ?",
+            "select run_id, format, rank from traces where trace_id = ? and parser_version = ?",
             [trace_id, load.PARSER_VERSION],
         ).fetchall()
         if had:
-            return Ingested(
-                path=str(path), status="already", run_id=had[0][0], format=had[0][1], rank=had[0][2], trace_id=trace_id
-            )
-        described = _manifest_for(path)
-        trace = read_trace(path)
-        _rank_from_name(trace, path)
-    except TraceError as e:
-        lost = {"code": e.code, "count": 1, "where": "", "message": e.what}
-        return Ingested(path=str(path), status="failed", error=str(e), diagnostics=[lost])
-    run_id = run or _run_id(con, path, trace, described)
-    with store.transaction(con):
-        store.remove_trace(con, trace_id)
-        stored = load.store_trace(
-            con, trace, trace_id=trace_id, run_id=run_id, path=str(path.resolve()), sha256=sha256, size_bytes=path.stat().st_size,
-            described=described, part=part,
-        )  # fmt: skip
+            run_id, form, rank = had[0]
+            return Ingested(path=file.shown, status="already", run_id=run_id, format=form, rank=rank, trace_id=trace_id)
+        described = _manifest_for(file.path)
+        trace = read_trace(file.path)
+        _rank_from_name(trace, file.path)
+        run_id = run or _run_id(con, file, trace, described)
+        with store.transaction(con):  # the trace may still be read meanwhile, and refused
+            store.remove_trace(con, trace_id)
+            stored = load.store_trace(
+                con, trace, trace_id=trace_id, run_id=run_id, path=file.stored, sha256=sha256,
+                size_bytes=file.path.stat().st_size, described=described, part=part,
+            )  # fmt: skip
+    except InputError as e:
+        return _failed(file.shown, e, file.told(str(e)))
     lost_rows = [r for r in trace.issues.rows() if r["severity"] != "info"]
     return Ingested(
-        path=str(path),
+        path=file.shown,
         status="partial" if lost_rows else "ok",
         format=trace.format,
         run_id=run_id,
@@ -162,7 +146,7 @@ def _ingest_file(con: duckdb.DuckDBPyConnection, path: Path, run: str | None, pa
         rank=trace.rank,
         ops=stored,
         diagnostics=[{k: r[k] for k in ("code", "count", "where", "message")} for r in trace.issues.rows()],
-        error="; ".join(f"{path}: {r['message']}" + (f" ({r['where']})" if r["where"] else "") for r in lost_rows)
+        error="; ".join(f"{file.shown}: {r['message']}" + (f" ({r['where']})" if r["where"] else "") for r in lost_rows)
         or None,
     )
 
@@ -180,7 +164,7 @@ def _manifest_for(path: Path) -> manifest.Manifest | None:
     return manifest.load(found) if found else None
 
 
-def _run_id(con: duckdb.DuckDBPyConnection, path: Path, trace: Trace, described: manifest.Manifest | None) -> str:
+def _run_id(con: duckdb.DuckDBPyConnection, file: File, trace: Trace, described: manifest.Manifest | None) -> str:
     """The manifest's job and run; else the folder where the trace is one rank of several; else the file.
 
     Ranks of one job agree on their folder, format and number of ranks, and began within an hour of each other; others get a name
@@ -188,10 +172,10 @@ def _run_id(con: duckdb.DuckDBPyConnection, path: Path, trace: Trace, described:
     """
     if described and described.run:
         return f"{described.job}/{described.run}" if described.job else described.run
-    folder = path.resolve().parent
-    stem = plain_stem(path.name)
+    folder = file.place.parent
+    stem = plain_stem(file.place.name)
     several = (trace.world_size or 1) > 1
-    names = [folder.name] if several else [stem, f"{folder.name}/{stem}"]
+    names = [file.folder_name] if several else [stem, f"{file.folder_name}/{stem}"]
     for name in itertools.chain(names, (f"{names[-1]}~{n}" for n in itertools.count(2))):
         others = con.execute(
             "select t.path, t.format, r.world_size, t.origin_unix_ns from traces t join runs r using (run_id) where run_id = ?",
@@ -199,8 +183,8 @@ def _run_id(con: duckdb.DuckDBPyConnection, path: Path, trace: Trace, described:
         ).fetchall()
         near = trace.origin_unix_ns or 0
         if all(
-            Path(other) == path.resolve()
-            or (several and Path(other).parent == folder and (form, size) == (trace.format, trace.world_size)
+            other == file.stored
+            or (several and PurePosixPath(other).parent == folder and (form, size) == (trace.format, trace.world_size)
                 and abs((origin or 0) - near) < _SAME_RUN_NS)
             for other, form, size, origin in others
         ):  # fmt: skip
