@@ -203,12 +203,14 @@ RULES = (
     ),
     Rule(
         kind="unknown_part",
-        sentence="device {device_id}: {matched_by}; its peaks are unknown: name it in manifest.toml (hardware = ...), "
-        "or add models/chips/<part>.toml",
+        sentence="{where}: {matched_by}; its peaks are unknown: name it in manifest.toml (hardware = ...) or with "
+        "`tracegap ingest --hardware`, or add models/chips/<part>.toml",
         sql="""
-            select d.device_id, d.name, any_value(d.matched_by) as matched_by, count(*) as traces
+            select case when count(distinct d.device_id) = 1 then 'device ' || any_value(d.device_id)
+                        else count(distinct d.device_id) || ' devices' end as where,
+                   d.name, d.matched_by, count(*) as devices, list(distinct d.device_id order by d.device_id) as device_ids
             from devices d join traces t using (trace_id)
-            where t.run_id = $1 and d.hardware is null and d.hbm_bytes_per_s is null group by d.device_id, d.name
+            where t.run_id = $1 and d.hardware is null and d.hbm_bytes_per_s is null group by d.name, d.matched_by
         """,
         severity="low",
     ),
