@@ -18,6 +18,7 @@ SYNCHRONISING = {
 }
 """Kinds that end on all ranks together: their completions align clocks."""
 _MIN_FOR_DRIFT = 8
+_MAD_TO_SIGMA = 1.4826  # of a normal distribution
 _DRIFT_MUST_EXPLAIN = 0.5  # part of the disagreement that a drift has to remove to be believed
 
 CALL_SCHEMA = {
@@ -83,7 +84,8 @@ def match(calls: pl.DataFrame) -> Matched:
     for rows, how in _candidates(calls):
         if len(rows) > 1:
             instance[rows], by[rows] = next(numbers), how
-    starts = calls["start_ns"].to_numpy()
+    base = int(calls["start_ns"].min())  # type: ignore[arg-type]
+    starts = calls["start_ns"].to_numpy() - base  # Unix times in ns do not fit the doubles of medians and fits
     ends = starts + calls["dur_ns"].to_numpy()
     traces = calls["trace_id"].to_numpy()
     ends_together = calls["collective"].is_in([k.value for k in SYNCHRONISING]).to_numpy()
@@ -104,17 +106,14 @@ def match(calls: pl.DataFrame) -> Matched:
             continue
         latest = int(start_c[rows].max())
         spread = latest - int(start_c[rows].min())
-        shift = start_c[rows] - starts[rows]
-        # A wait shorter than the clocks agree is no wait.
-        own = np.where(latest - start_c[rows] <= residual, starts[rows], latest - shift)
-        arrival[rows] = own
-        if spread > residual:
+        arrival[rows] = latest - (start_c[rows] - starts[rows])
+        if spread > residual:  # nobody is called late by less than the clocks agree
             last[rows] = ranks[rows[int(np.argmax(start_c[rows]))]]
     matched = pl.Series(instance >= 0)
     result = calls.select("trace_id", "op_id").with_columns(
         instance_id=pl.when(matched).then(pl.Series(instance)),
         matched_by=pl.Series([str(b) for b in by]),
-        arrival_ns=pl.when(matched).then(pl.Series(arrival)),
+        arrival_ns=pl.when(matched).then(pl.Series(arrival) + base),
         last_rank=pl.when(matched & pl.Series(last >= 0)).then(pl.Series(last)),
     )
     return Matched(result, clocks)
@@ -189,8 +188,8 @@ def _align(instance: np.ndarray, traces: np.ndarray, ends: np.ndarray, ends_toge
         return {}
     names = sorted(shared)
     times = {t: dict(pairs) for t, pairs in shared.items()}
-    offsets = _offsets(names, times)
-    clocks = {t: Clock(offset_ns=o) for t, o in zip(names, offsets, strict=True)}
+    clocks = {t: Clock(offset_ns=o) for t, o in zip(names, _offsets(names, times), strict=True)}
+    clocks = {t: clock if _believable(t, clocks, times) else Clock() for t, clock in clocks.items()}
     clocks = _with_drifts(names, clocks, times)
     return {t: _with_residual(t, clocks, times) for t in names}
 
@@ -211,6 +210,13 @@ def _offsets(names: list[str], times: dict[str, dict[int, int]]) -> list[int]:
     rows[-1, 0] = 1.0
     solved, *_ = np.linalg.lstsq(rows, values, rcond=None)
     return [round(float(x - solved[0])) for x in solved]
+
+
+def _believable(name: str, clocks: dict[str, Clock], times: dict[str, dict[int, int]]) -> bool:
+    """Whether an offset is larger than three standard errors of the completions that tell it; else clocks agree."""
+    _, off = _disagreement(name, clocks, times)
+    spread = _MAD_TO_SIGMA * float(np.median(np.abs(off - np.median(off))))
+    return abs(clocks[name].offset_ns) > 3 * spread / len(off) ** 0.5
 
 
 def _disagreement(

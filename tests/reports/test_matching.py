@@ -102,15 +102,30 @@ def test_a_lone_rank_says_why_nothing_is_matched():
     assert match(calls([])).rows.height == 0
 
 
-def test_a_wait_finer_than_the_clocks_is_none():
-    # Rank 1's completions jitter by 50 ns around rank 0's: a start that is 20 ns later says nothing.
-    starts = [[1000 + 1000 * k for k in range(20)], [1020 + 1000 * k for k in range(20)]]
+def test_nobody_is_late_by_less_than_the_clocks_agree_and_jitter_is_no_offset():
+    # Rank 1's completions jitter by 100 ns around rank 0's: that says nothing of the clocks, nor of a start 20 ns later.
     rows = []
     for k in range(20):
-        end = 1900 + 1000 * k
-        rows.append(("a", 0, 1, "all_reduce", "g", k, 8, starts[0][k], end))
-        rows.append(("b", 1, 1, "all_reduce", "g", k, 8, starts[1][k], end + (100 if k % 2 else -100)))
+        start, end = 1000 + 1000 * k, 1900 + 1000 * k
+        rows.append(("a", 0, 1, "all_reduce", "g", k, 8, start, end))
+        rows.append(("b", 1, 1, "all_reduce", "g", k, 8, start + 20, end + (100 if k % 2 else -96)))
     frame = calls(rows)
     matched = match(frame)
-    assert max(waits(frame, matched)) == 0
+    assert {c.offset_ns for c in matched.clocks.values()} == {0}
+    assert max(c.residual_ns for c in matched.clocks.values()) >= 48
+    assert waits(frame, matched) == [20, 0] * 20
     assert matched.rows["last_rank"].null_count() == 40
+
+
+@pytest.mark.parametrize("epoch", [0, 1_796_000_000_000_000_001])
+def test_times_of_today_are_as_exact_as_small_ones(epoch):
+    # Completions jitter by some ns around a true offset of 12,345 ns: a double of 1.8e18 has a grid of 256 ns.
+    rows = []
+    for k in range(40):
+        start, end = epoch + 100_000 * k, epoch + 100_000 * k + 50_000
+        rows.append(("a", 0, 1, "all_reduce", "g", k, 8, start, end))
+        rows.append(("b", 1, 1, "all_reduce", "g", k, 8, start + 12_345 + 1000, end + 12_345 + k % 3 - 1))
+    matched = match(calls(rows))
+    assert matched.clocks["b"].offset_ns == -12_345
+    assert max(c.residual_ns for c in matched.clocks.values()) == 1
+    assert waits(calls(rows), matched) == [1000, 0] * 40
