@@ -36,7 +36,7 @@ buckets as (
 pieces as (
     select
         g.name, w.state, w.share_ns, g.t_min_ns is not null as is_modelled,
-        g.t_math_ns * (w.dur_ns / nullif(g.dur_ns, 0)) as math_ns,
+        coalesce(g.t_math_ns, 0) * (w.dur_ns / nullif(g.dur_ns, 0)) as math_ns,
         g.t_min_ns * (w.dur_ns / nullif(g.dur_ns, 0)) as min_ns,
         coalesce(c.wait_ns, 0) as wait_ns, coalesce(c.pipeline_ns, 0) as pipeline_ns,
         coalesce(c.minimum_ns, 0) as minimum_ns

@@ -5,7 +5,7 @@
 -- t_math_ns: FLOPs over the dense peak of the math dtype, ns; NULL = FLOPs or peak unknown
 -- t_mem_ns: bytes over memory bandwidth, ns; NULL = bytes or bandwidth unknown
 -- t_comm_ns: time of the collective model, ns; NULL = no collective, or not predicted
--- t_min_ns: the largest of those that apply, ns; NULL = one that applies is unknown
+-- t_min_ns: the largest of those that apply, ns; by memory alone where cost_note says so; NULL = one that applies is unknown
 -- bound: which of them it is: compute, memory, communication
 -- efficiency_frac: t_min_ns over the duration
 -- gap_ns: what it takes beyond t_min_ns: its share for compute, its duration for communication and copies, ns
@@ -42,20 +42,28 @@ timed as (
         case when is_collective or not at_memory then null
              when bytes = 0 then 0
              else cast(round(bytes * 1e9 / hbm_bytes_per_s) as bigint) end as t_mem_ns,
-        predicted_ns as t_comm_ns
+        predicted_ns as t_comm_ns,
+        -- Kernels that memory bounds by nature: a compiler's tell their buffers and not their arithmetic. What they move is a
+        -- lower bound; their FLOPs stay unknown and add nothing to useful math.
+        flops is null and op_class in ('elementwise', 'reduction', 'normalization', 'softmax', 'data_movement') as by_memory_alone
     from priced
 ),
 bounded as (
     select
         *,
         case when is_collective then t_comm_ns
+             when by_memory_alone then t_mem_ns
              when t_math_ns is null or t_mem_ns is null then null
              else greatest(t_math_ns, t_mem_ns) end as t_min_ns
     from timed
 )
 select
     trace_id, op_id, run_id, rank, device_id, stream, step, name, op_class, framework_op, module, start_ns, dur_ns,
-    share_ns, dtype, shapes, flops, bytes, cost_source, cost_note, correlation_id, launch_ns, launch_thread,
+    share_ns, dtype, shapes, flops, bytes, cost_source,
+    case when by_memory_alone and t_min_ns is not null
+         then concat_ws('; ', cost_note, 'the bound is that of memory alone: FLOPs are unknown and count nothing')
+         else cost_note end as cost_note,
+    correlation_id, launch_ns, launch_thread,
     t_math_ns, t_mem_ns, t_comm_ns, t_min_ns,
     case when t_min_ns is null then null
          when is_collective then 'communication'

@@ -21,7 +21,8 @@ select
     trace_id, device_id, step,
     coalesce(sum(math_ns) filter (state = 'compute' and t_min_ns is not null), 0) as math_ns,
     coalesce(sum(math_ns) filter (state = 'compute' and t_min_ns is not null and is_matrix), 0) as matrix_math_ns,
-    coalesce(sum(min_ns - math_ns) filter (state = 'compute' and t_min_ns is not null), 0) as memory_bound_ns,
+    -- Where memory alone is the bound (`op_gap`), the time of the arithmetic is unknown and counts nothing.
+    coalesce(sum(min_ns - coalesce(math_ns, 0)) filter (state = 'compute' and t_min_ns is not null), 0) as memory_bound_ns,
     coalesce(sum(share_ns - min_ns) filter (state = 'compute' and t_min_ns is not null), 0) as kernel_inefficiency_ns,
     coalesce(sum(share_ns) filter (state = 'compute' and t_min_ns is null), 0) as unmodelled_compute_ns,
     coalesce(sum(minimum_ns) filter (state = 'exposed_comm'), 0) as comm_minimum_ns,

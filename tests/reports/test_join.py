@@ -63,6 +63,11 @@ COSTS = st.tuples(
 )
 
 
+BY_MEMORY = {
+    OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.NORMALIZATION, OpClass.SOFTMAX, OpClass.DATA_MOVEMENT
+}  # fmt: skip
+
+
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(COSTS, min_size=1, max_size=20))
 def test_the_view_op_gap_is_the_roofline_of_models(tmp_path_factory, costs):
@@ -80,7 +85,9 @@ def test_the_view_op_gap_is_the_roofline_of_models(tmp_path_factory, costs):
         want = roofline.predict(flops, size, peak, chip.device_hbm_bytes_per_s)
         math_ns, mem_ns = (want.t_math_ns, want.t_mem_ns) if want else (None, None)
         assert (row["t_math_ns"], row["t_mem_ns"]) == (math_ns, mem_ns)
-        if math_ns is None or mem_ns is None:
+        if flops is None and op_class in BY_MEMORY and mem_ns is not None:
+            assert (row["t_min_ns"], row["bound"], row["gap_ns"]) == (mem_ns, "memory", 50 - mem_ns)
+        elif math_ns is None or mem_ns is None:
             assert row["t_min_ns"] is None
             assert row["bound"] is None
         else:
@@ -105,6 +112,26 @@ def test_each_compute_bucket_by_hand(con):
         "unmodelled_compute_ns": 700, "idle_gap_ns": 10, "idle_host_ns": 190, "modelled_share_frac": pytest.approx(3600 / 4300),
         "hfu": pytest.approx(1000 / 4500),
     }  # fmt: skip
+
+
+def test_a_compiled_kernel_is_bound_by_its_bytes_and_pretends_no_flops(con):
+    # 3352 GB/s: 2000 ns of memory in 2100; the FLOPs of a generated kernel are unknown, its buffers are not. A matrix
+    # product of unknown FLOPs stays unknown, whatever its bytes.
+    ops = [
+        op(0, 100, 1500, flops=989_400_000, bytes=3352, dtype="bf16"),
+        op(1, 1600, 2100, "elementwise", name="triton_poi_fused_add_0", bytes=6_704_000, cost_note="buffers"),
+        op(2, 3700, 700, "matmul", name="triton_tem_fused_mm_1", bytes=6_704_000, dtype="bf16"),
+        op(3, 4400, 300, "reduction", name="triton_red_fused_sum_2"),
+    ]
+    put(con, trace(ops, marks=[(4, 0, 5000)]))
+    rows = con.execute(
+        "select flops, t_math_ns, t_min_ns, bound, gap_ns, cost_note from op_gap order by op_id"
+    ).fetchall()
+    alone = "buffers; the bound is that of memory alone: FLOPs are unknown and count nothing"
+    assert rows[1] == (None, None, 2000, "memory", 100, alone)
+    assert [row[2] for row in rows[2:]] == [None, None]
+    columns = f"wall_ns - ({SUM_SQL}), useful_math_ns, memory_bound_ns, kernel_inefficiency_ns, unmodelled_compute_ns, flops_done"
+    assert con.execute(f"select {columns} from step_gap").fetchall() == [(0, 1000, 2000, 600, 1000, 989_400_000)]
 
 
 def test_an_operation_that_a_window_cuts_counts_on_both_sides(con):
