@@ -167,26 +167,29 @@ def _manifest_for(path: Path) -> manifest.Manifest | None:
 def _run_id(con: duckdb.DuckDBPyConnection, file: File, trace: Trace, described: manifest.Manifest | None) -> str:
     """The manifest's job and run; else the folder where the trace is one rank of several; else the file.
 
-    Ranks of one job agree on their folder, format and number of ranks, and began within an hour of each other; others get a name
-    of their own, so that nothing is put together that does not belong together.
+    Ranks of one job agree on their folder, format and number of ranks, and began within an hour of each other; others get
+    a name of their own, so that nothing is put together that does not belong together. Where no number of ranks is known,
+    traces with communication and different ranks are taken for those of one job.
     """
     if described and described.run:
         return f"{described.job}/{described.run}" if described.job else described.run
     folder = file.place.parent
     stem = plain_stem(file.place.name)
-    several = (trace.world_size or 1) > 1
+    guessed = trace.world_size is None and trace.rank is not None and len(trace.collectives) > 0
+    several = guessed or (trace.world_size or 1) > 1
     names = [file.folder_name] if several else [stem, f"{file.folder_name}/{stem}"]
     for name in itertools.chain(names, (f"{names[-1]}~{n}" for n in itertools.count(2))):
         others = con.execute(
-            "select t.path, t.format, r.world_size, t.origin_unix_ns from traces t join runs r using (run_id) where run_id = ?",
+            "select t.path, t.format, r.world_size, t.origin_unix_ns, t.rank from traces t join runs r using (run_id) "
+            "where run_id = ?",
             [name],
         ).fetchall()
         near = trace.origin_unix_ns or 0
         if all(
             other == file.stored
             or (several and PurePosixPath(other).parent == folder and (form, size) == (trace.format, trace.world_size)
-                and abs((origin or 0) - near) < _SAME_RUN_NS)
-            for other, form, size, origin in others
+                and abs((origin or 0) - near) < _SAME_RUN_NS and not (guessed and rank == trace.rank))
+            for other, form, size, origin, rank in others
         ):  # fmt: skip
             break
     return name

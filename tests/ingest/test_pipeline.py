@@ -115,3 +115,17 @@ def test_every_reader_has_what_the_pipeline_needs():
         assert callable(reader.sniff)
         assert callable(reader.read)
         assert reader.__doc__
+
+
+def test_ranks_by_name_alone_are_put_together_only_where_they_communicate_and_differ(con, tmp_path):
+    def exchange(path, **more):
+        text = kineto(path, **more).read_text()
+        path.write_text(text.replace('"name": "k"', '"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"'))
+
+    for rank in range(2):
+        exchange(tmp_path / "job" / f"rank{rank}.json", note=str(rank))
+    exchange(tmp_path / "job" / "again" / "rank1.json", note="another try")
+    kineto(tmp_path / "apart" / "rank0.json", note="a")
+    kineto(tmp_path / "apart" / "rank1.json", note="b")
+    pipeline.ingest_paths(con, [tmp_path / "job", tmp_path / "apart"])
+    assert sorted(map(str, runs(con).values())) == ["[0, 1]", "[0]", "[1]", "[1]"]
