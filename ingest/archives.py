@@ -21,7 +21,7 @@ from tracegap.ingest.errors import InputError, Refused, TraceError
 from tracegap.ingest.files import Allowance, count_inflated, head_of, open_plain
 from tracegap.ingest.naming import may_be_trace, printable, traces_among
 
-MAX_MEMBERS = 100_000
+MAX_MEMBERS = 20_000
 """Members of an archive and of all archives in it."""
 MAX_DEPTH = 4
 """Levels of archives within archives."""

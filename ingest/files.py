@@ -21,7 +21,7 @@ HEAD_BYTES = 1 << 16
 UNPACK_LIMIT = "TRACEGAP_UNPACK_LIMIT_GIB"
 """Variable that says how much one file or archive may unpack to, GiB."""
 DEFAULT_UNPACK_LIMIT_GIB = 64.0
-HARMLESS_BYTES = 1 << 30
+HARMLESS_BYTES = 1 << 28
 """What any file may unpack to."""
 MAX_RATIO = 200
 """What a file may unpack to beyond that, as a multiple of its size: traces reach 50."""
