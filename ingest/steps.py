@@ -49,7 +49,22 @@ def assign(ops: pl.DataFrame, marks: pl.DataFrame, issues: Issues) -> pl.DataFra
             "no launch of these operations is in the file: they belong to the step in whose host window they start",
             count=len(ops),
         )
-    return ops.with_columns(step=pl.coalesce("step", _step_at(ops[at], use)))
+    if at == "start_ns" or use["thread"].null_count():
+        return ops.with_columns(step=pl.coalesce("step", _step_at(ops[at], use)))
+    return ops.with_columns(step=pl.coalesce("step", _step_of_process(ops, use)))
+
+
+def _step_of_process(ops: pl.DataFrame, marks: pl.DataFrame) -> pl.Series:
+    """Step of each launch by the marks of its own process: others mark steps of theirs at the same time."""
+    processes = marks["thread"].str.split("/").list.first()
+    if processes.n_unique() == 1:
+        return _step_at(ops["launch_ns"], marks)
+    launched_by = ops["launch_thread"].str.split("/").list.first()
+    step = pl.Series("step", [None] * len(ops), dtype=pl.Int64)
+    for process in processes.unique(maintain_order=True):
+        of_process = _step_at(ops["launch_ns"], marks.filter(processes == process))
+        step = pl.select(pl.when(launched_by == process).then(of_process).otherwise(step)).to_series()
+    return step
 
 
 def _step_at(instants: pl.Series, marks: pl.DataFrame) -> pl.Series:

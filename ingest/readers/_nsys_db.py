@@ -1,12 +1,17 @@
-"""Opens an Nsight Systems export and gives its tables as frames, whatever the schema version lacks or moved.
+"""SQLite exports of Nsight Systems as tables, whatever the schema version lacks or moved.
 
-The user's file is opened read-only and immutable: no index, journal or lock is made beside it.
+The user's file is opened read-only and immutable: no index, journal or lock is made beside it. Large tables come by
+ranges of row numbers through ADBC, as columns and in two threads; what does not fit its column's type, or is no UTF-8,
+comes row by row through Python's own sqlite3, which is several times slower and takes everything.
 """
 
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,11 +19,14 @@ import polars as pl
 
 from tracegap.ingest.errors import TraceError
 from tracegap.ingest.files import open_plain
+from tracegap.ingest.readers._nsys_arrow import Columns
+from tracegap.ingest.readers._nsys_export import BATCH_ROWS, MARKS, ROW, Export, Made, Schema, tidy
 
 SQLITE_MAGIC = b"SQLite format 3\0"
-_MARKS_OF_NSYS = {"StringIds", "EXPORT_META_DATA", "META_DATA_EXPORT"}
-"""Tables of which an export has at least one (the oldest have no metadata, cut ones may have no names)."""
 _ROWS_AT_ONCE = 4096  # rows of this many fit the cache: larger blocks were slower
+_THREADS = 2
+_AHEAD = 3  # batches in the making
+_PICKED_AT_ONCE = 500
 
 
 @contextmanager
@@ -45,8 +53,8 @@ def unpacked(path: Path, magic: bytes, kind: str) -> Iterator[Path]:
         yield copy
 
 
-class Database:
-    """An export, open for reading."""
+class Database(Export):
+    """A SQLite export, open for reading."""
 
     def __init__(self, path: Path, shown: str) -> None:
         """Opens `path`; errors name `shown`.
@@ -56,15 +64,20 @@ class Database:
 
         """
         self.shown = shown
+        self.damaged = {}
         self._check_length(path)
-        self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+        self._uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        self._connection = sqlite3.connect(self._uri, uri=True, check_same_thread=False)
+        self._one_at_a_time = threading.Lock()
+        self._of_thread = threading.local()
+        self._opened: list[Columns] = []
         try:
             names = [str(r[0]) for r in self._rows("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
             self.columns = {n: [str(r[1]) for r in self._rows(f'PRAGMA table_info("{n}")')] for n in names}
         except TraceError:
             self.close()
             raise
-        if not _MARKS_OF_NSYS & set(names):
+        if not MARKS & set(names):
             self.close()
             raise TraceError(
                 shown,
@@ -91,15 +104,20 @@ class Database:
                 todo="copy or export it again",
             )
 
+    def _malformed(self, what: object) -> TraceError:
+        return TraceError(self.shown, str(what), code="malformed", todo="copy or export it again")
+
     def _rows(self, query: str) -> Iterator[tuple[object, ...]]:
         try:
             yield from self._connection.execute(query)
         except sqlite3.DatabaseError as e:
-            raise TraceError(self.shown, f"{e} (in: {query})", code="malformed", todo="copy or export it again") from e
+            raise self._malformed(f"{e} (in: {query})") from e
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Ends the connections."""
         self._connection.close()
+        while self._opened:
+            self._opened.pop().close()
 
     def count(self, table: str) -> int:
         """Rows of a table; 0 where there is none."""
@@ -107,41 +125,87 @@ class Database:
             return 0
         return int(str(next(self._rows(f'SELECT count(*) FROM "{table}"'))[0]))
 
-    def read(
-        self, table: str, columns: Mapping[str, pl.DataType | type[pl.DataType]], *, sparse: tuple[str, ...] = ()
-    ) -> pl.DataFrame:
-        """The wanted columns in the file's order, nulls for those that it lacks; no rows where the table is missing.
+    def pick(self, table: str, columns: Schema, rows: list[int]) -> pl.DataFrame:
+        """ROW and the wanted columns of the rows with these numbers, in order."""
+        there = {c: t for c, t in columns.items() if c in self.columns.get(table, ())}
+        parts = []
+        for at in range(0, len(rows) if there else 0, _PICKED_AT_ONCE):
+            wanted = ", ".join(map(str, rows[at : at + _PICKED_AT_ONCE]))
+            parts.append(self._fetch(table, there, f"WHERE rowid IN ({wanted})", numbered=True))
+        found = pl.concat(parts) if parts else pl.DataFrame(schema={**there, ROW: pl.Int64})
+        return found.select(ROW, *(pl.col(c) if c in there else pl.lit(None, t).alias(c) for c, t in columns.items()))
 
-        `sparse` columns are often empty: a look at whether they are is much cheaper than fetching their nulls.
-        """
-        schema = dict(columns)
-        there = [c for c in schema if c in self.columns.get(table, ())]
-        if looked := [c for c in there if c in sparse]:
-            counted = ", ".join(f'count("{c}")' for c in looked)
-            counts = next(self._rows(f'SELECT {counted} FROM "{table}"'))
-            there = [c for c in there if c not in {e for e, n in zip(looked, counts, strict=True) if not n}]
-        if not there:
-            return pl.DataFrame(schema=schema)
-        quoted = ", ".join(f'CAST("{c}" AS BLOB)' if schema[c] == pl.Binary else f'"{c}"' for c in there)
+    def _batches(
+        self, table: str, columns: Schema, prepare: Callable[[pl.DataFrame], Made], *, numbered: bool
+    ) -> Iterator[Made]:
+        ranges = self._ranges(table)
+        if len(ranges) == 1:
+            yield prepare(self._fetch(table, columns, ranges[0], numbered=numbered))
+            return
+        with ThreadPoolExecutor(_THREADS) as pool:
+            pending: deque[Future[Made]] = deque()
+            try:
+                for where in ranges:
+                    pending.append(pool.submit(self._part, table, columns, where, prepare, numbered))
+                    if len(pending) > _AHEAD:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
+            finally:
+                for future in pending:
+                    future.cancel()
+
+    def _ranges(self, table: str) -> list[str]:
+        """Conditions that cut a table into parts of BATCH_ROWS row numbers; one that takes all where that is too many."""
         try:
-            frame = self._fetch(table, quoted, {c: schema[c] for c in there})
-        except sqlite3.OperationalError as e:
-            if "decode" not in str(e):
-                raise TraceError(self.shown, f"{table}: {e}", code="malformed", todo="copy or export it again") from e
-            self._connection.text_factory = lambda b: b.decode("utf-8", "replace")  # slow, and hardly ever needed
-            frame = self._fetch(table, quoted, {c: schema[c] for c in there})
-            self._connection.text_factory = str
+            query = f'SELECT (SELECT min(rowid) FROM "{table}"), (SELECT max(rowid) FROM "{table}")'
+            ends = self._connection.execute(query).fetchone()
+        except sqlite3.OperationalError:  # a table without row numbers
+            return [""]
         except sqlite3.DatabaseError as e:
-            raise TraceError(self.shown, f"{table}: {e}", code="malformed", todo="copy or export it again") from e
-        return frame.select(pl.col(c) if c in there else pl.lit(None, dtype=t).alias(c) for c, t in schema.items())
+            raise self._malformed(f"{table}: {e}") from e
+        low, high = (0, 0) if None in ends else (int(ends[0]), int(ends[1]))
+        if high - low < BATCH_ROWS or high - low > BATCH_ROWS * 50_000:
+            return [""]
+        return [f"WHERE rowid BETWEEN {a} AND {a + BATCH_ROWS - 1}" for a in range(low, high + 1, BATCH_ROWS)]
 
-    def _fetch(self, table: str, quoted: str, schema: dict[str, pl.DataType | type[pl.DataType]]) -> pl.DataFrame:
-        cursor = self._connection.execute(f'SELECT {quoted} FROM "{table}"')
+    def _part(
+        self, table: str, columns: Schema, where: str, prepare: Callable[[pl.DataFrame], Made], numbered: bool
+    ) -> Made:
+        """One batch: as columns where that goes, else row by row."""
+        if not hasattr(self._of_thread, "columns"):
+            self._of_thread.columns = Columns(self._uri)
+            self._opened.append(self._of_thread.columns)
+        frame = self._of_thread.columns.fetch(table, columns, where, numbered=numbered)
+        return prepare(self._fetch(table, columns, where, numbered=numbered) if frame is None else frame)
+
+    def _fetch(self, table: str, columns: Schema, where: str, *, numbered: bool) -> pl.DataFrame:
+        quoted = [f'CAST("{c}" AS BLOB)' if t == pl.Binary else f'"{c}"' for c, t in columns.items()]
+        schema = {**columns, ROW: pl.Int64} if numbered else dict(columns)
+        query = f'SELECT {", ".join([*quoted, "rowid"] if numbered else quoted)} FROM "{table}" {where}'
+        with self._one_at_a_time:
+            try:
+                return self._blocks(query, schema)
+            except sqlite3.OperationalError as e:
+                if "decode" not in str(e):
+                    raise self._malformed(f"{table}: {e}") from e
+            except sqlite3.DatabaseError as e:
+                raise self._malformed(f"{table}: {e}") from e
+            try:
+                self._connection.text_factory = lambda b: b.decode("utf-8", "replace")  # slow, and hardly ever needed
+                return self._blocks(query, schema)
+            except sqlite3.DatabaseError as e:
+                raise self._malformed(f"{table}: {e}") from e
+            finally:
+                self._connection.text_factory = str
+
+    def _blocks(self, query: str, schema: Schema) -> pl.DataFrame:
+        cursor = self._connection.execute(query)
         blocks = []
         while rows := cursor.fetchmany(_ROWS_AT_ONCE):
             columns = zip(*rows, strict=True)
             blocks.append(pl.DataFrame([_series(n, v, t) for (n, t), v in zip(schema.items(), columns, strict=True)]))
-        return pl.concat(blocks) if blocks else pl.DataFrame(schema=schema)
+        return tidy(pl.concat(blocks)) if blocks else pl.DataFrame(schema=dict(schema))
 
 
 def _series(name: str, values: tuple[object, ...], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:

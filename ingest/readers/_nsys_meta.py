@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from tracegap.ingest.issues import Issues
-from tracegap.ingest.readers._nsys_db import Database
+from tracegap.ingest.readers._nsys_export import Export
 from tracegap.ingest.trace import Device
 
 EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -33,19 +33,19 @@ _LOSS = re.compile(r"(?i)\b(dropped|lost|not all|incomplete|overflow(ed)?|discar
 """Words with which the profiler says that events are missing."""
 
 
-def pairs(db: Database, table: str) -> list[tuple[str, str]]:
+def pairs(db: Export, table: str) -> list[tuple[str, str]]:
     """Rows of a table of names and values."""
     rows = db.read(table, {"name": pl.String, "value": pl.String})
     return [(n, v) for n, v in rows.iter_rows() if n is not None and v is not None]
 
 
-def export_of(db: Database) -> tuple[str | None, dict[str, str]]:
+def export_of(db: Export) -> tuple[str | None, dict[str, str]]:
     """Name of the table that describes the export, and its rows."""
     table = next((t for t in EXPORT_TABLES if t in db.columns), None)
     return table, dict(pairs(db, table)) if table else {}
 
 
-def config_of(db: Database) -> dict[str, Any]:
+def config_of(db: Export) -> dict[str, Any]:
     """Versions and options of the capture, flat; an option that is given more than once becomes a sorted list."""
     _, export = export_of(db)
     config: dict[str, Any] = {
@@ -64,18 +64,18 @@ def config_of(db: Database) -> dict[str, Any]:
     return config | {k: v[0] if len(v) == 1 else sorted(v) for k, v in options.items()}
 
 
-def origin_unix_ns(db: Database) -> int | None:
+def origin_unix_ns(db: Export) -> int | None:
     """Unix time of the session's start."""
     starts = db.read("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": pl.Int64})["utcEpochNs"].drop_nulls()
     return int(starts[0]) if len(starts) else None
 
 
-def host_of(db: Database) -> str | None:
+def host_of(db: Export) -> str | None:
     """Name of the machine, for telling the hosts of a job apart."""
     return next((v for n, v in pairs(db, "TARGET_INFO_SYSTEM_ENV") if n == "Hostname" and v), None)
 
 
-def rank_of(db: Database) -> tuple[int | None, int | None]:
+def rank_of(db: Export) -> tuple[int | None, int | None]:
     """Rank and world size where the captured command itself was started as one rank by a launcher."""
     variables: dict[str, str] = {}
     for name, value in pairs(db, "META_DATA_CAPTURE"):
@@ -88,7 +88,7 @@ def rank_of(db: Database) -> tuple[int | None, int | None]:
     return None, None
 
 
-def diagnostics(db: Database, issues: Issues) -> None:
+def diagnostics(db: Export, issues: Issues) -> None:
     """Warnings and errors of the profiler itself become issues, one for each text."""
     columns = {"severity": pl.Int64, "text": pl.String}
     rows = db.read("DIAGNOSTIC_EVENT", columns).filter(pl.col("severity").is_in(list(_SEVERITIES)))
@@ -103,7 +103,7 @@ def diagnostics(db: Database, issues: Issues) -> None:
         issues.add(numbered, message, where="DIAGNOSTIC_EVENT", count=count, severity="data_loss" if lost else "info")
 
 
-def counters_of(db: Database) -> pl.DataFrame:
+def counters_of(db: Export) -> pl.DataFrame:
     """Sampled GPU metrics (since 2023); the low byte of a metric's type is the number of its GPU."""
     keys = {"typeId": pl.Int64, "metricId": pl.Int64}
     samples = db.read("GPU_METRICS", keys | {"timestamp": pl.Int64, "value": pl.Float64})
@@ -116,7 +116,7 @@ def counters_of(db: Database) -> pl.DataFrame:
     )
 
 
-def gpus_of(db: Database) -> list[dict[str, Any]]:
+def gpus_of(db: Export) -> list[dict[str, Any]]:
     """GPUs of the node, by id; adapters without multiprocessors are no CUDA devices."""
     columns = dict.fromkeys(
         (
@@ -139,9 +139,7 @@ def gpus_of(db: Database) -> list[dict[str, Any]]:
     return sorted((r for r in rows if r["id"] is not None), key=lambda r: int(r["id"]))
 
 
-def devices_of(
-    db: Database, used: list[tuple[int | None, int]], issues: Issues
-) -> dict[tuple[int | None, int], Device]:
+def devices_of(db: Export, used: list[tuple[int | None, int]], issues: Issues) -> dict[tuple[int | None, int], Device]:
     """The device behind each (process, CUDA device number) that has work.
 
     A device is named by its CUDA number. Where processes see different GPUs under one number (CUDA_VISIBLE_DEVICES) and

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from tracegap.ingest.classify.kernel import collective_kind
-from tracegap.ingest.readers._nsys_db import Database
+from tracegap.ingest.readers._nsys_export import Export
 from tracegap.models.ops import DTYPE_BYTES, CollectiveKind
 
 COMMUNICATOR, SIZE, RANKS, PEER = "NCCL communicator ID", "Message size [bytes]", "No. of ranks", "Peer rank"
@@ -33,7 +33,7 @@ Schemas = Mapping[int, list[tuple[str, int, str]]]
 """Entries (name, offset in bytes, struct code) by schema id."""
 
 
-def read_schemas(db: Database) -> Schemas:
+def read_schemas(db: Export) -> Schemas:
     """Payload schemas of the file; rows repeat once a process."""
     columns = {"schemaId": pl.Int64, "idx": pl.Int64, "type": pl.Int64, "name": pl.String, "offset": pl.Int64}
     schemas: dict[int, list[tuple[str, int, str]]] = {}

@@ -1,4 +1,4 @@
-"""NVTX: ranges as host events, the steps among them, and what they say of the kernels launched inside."""
+"""NVTX: what the ranges of a file are called and mean, the steps among them, and what they say of kernels inside."""
 
 import re
 from dataclasses import dataclass
@@ -11,16 +11,20 @@ from numpy.typing import NDArray
 from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.host import host_kind
 from tracegap.ingest.issues import Issues
-from tracegap.ingest.readers._nsys_db import Database
+from tracegap.ingest.readers._nsys_export import ROW, Export
+from tracegap.ingest.readers._nsys_host import KEY, Host, Spans, coded
 from tracegap.ingest.trace import STEP_MARKS
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+NVTX = "NVTX_EVENTS"
 PUSH_POP, START_END, DOMAIN_CREATE = 59, 60, 75
-_COLUMNS = {
-    "start": pl.Int64, "end": pl.Int64, "eventType": pl.Int64, "globalTid": pl.Int64,
-    "textId": pl.Int64, "domainId": pl.Int64, "text": pl.String, "jsonTextId": pl.Int64, "jsonText": pl.String,
-    "binaryData": pl.Binary,
-}  # fmt: skip
+_COLUMNS = dict.fromkeys(("start", "end", "eventType", "globalTid", "textId", "domainId"), pl.Int64) | {
+    "text": pl.String
+}
+_DESCRIBED_BY = ["eventType", "globalTid", "textId", "domainId", "text"]
+_NUMBERS = r", (?:seq = \d+, op_id|op_id|seq) = \d+|, input_op_ids = .*"
+"""What differs from one call of an operator to the next in the names that PyTorch gives to its ranges."""
 
 _LIBRARY_DOMAIN = re.compile(
     r"(?i)^(nccl|rccl|cccl|cub|thrust|cu(blas|blaslt|dnn|fft|sparse|solver|rand|tensor|file|df|ml)\w*|"
@@ -45,62 +49,103 @@ _PLAIN_STEP = re.compile(rf"(?i)^{_STEP_WORD}$")
 class Ranges:
     """NVTX ranges of a file that have both ends."""
 
-    frame: pl.DataFrame
-    """start, end, eventType, globalTid, name, kind, domain, is_op, is_library, payload columns; a row a range."""
+    spans: Spans
+    """A row a range; `keys` has eventType, globalTid, name, label, kind, domain, is_op, is_library."""
+    row_ids: NDArray[Any]
+    """Number of each range in the table."""
     open: pl.DataFrame
-    """The same columns of ranges that were never closed."""
+    """name, label, start, globalTid, is_op, is_library of ranges that were never closed."""
     by_type: dict[str, int]
     """Rows of NVTX_EVENTS by eventType."""
     text_and_id: tuple[int, int]
     """Rows with inline text, rows with a registered string."""
 
 
-def read_ranges(db: Database, strings: pl.DataFrame, issues: Issues) -> Ranges:
+@dataclass(slots=True)
+class _Batch:
+    """Some rows of the table, with what the ranges have in common said once."""
+
+    start: Ints
+    end: Ints
+    row_id: Ints
+    key: NDArray[np.uint32]
+    keys: pl.DataFrame
+    unsound: pl.DataFrame
+    domains: pl.DataFrame
+    by_type: pl.DataFrame
+    text_and_id: tuple[int, int]
+
+
+def read_ranges(db: Export, strings: pl.DataFrame, issues: Issues) -> Ranges:
     """All push/pop and start/end ranges, named and classified; those with a bad end are set aside and counted."""
-    raw = db.read("NVTX_EVENTS", _COLUMNS, sparse=("jsonTextId", "jsonText", "binaryData"))
-    by_type = {str(t): n for t, n in raw["eventType"].value_counts().sort("eventType").iter_rows()}
-    text_and_id = len(raw) - raw["text"].null_count(), len(raw) - raw["textId"].null_count()
-    names = raw.join(strings, left_on="textId", right_on="id", how="left", maintain_order="left")
-    payloads = strings.rename({"value": "json"})
-    names = names.join(payloads, left_on="jsonTextId", right_on="id", how="left", maintain_order="left")
-    raw = names.with_columns(
-        pl.coalesce("text", "value").alias("name"),
-        pl.coalesce("jsonText", "json").alias("jsonText"),
+    texts = pl.Categorical(pl.Categories.random())
+
+    def prepare(raw: pl.DataFrame) -> _Batch:
+        raw = raw.with_columns(pl.col("text").str.replace_all(_NUMBERS, ", op_id = 0").cast(texts))
+        ranges = raw.filter(pl.col("eventType").is_in([PUSH_POP, START_END]))
+        whole = pl.col("start").is_not_null() & pl.col("globalTid").is_not_null() & (pl.col("end") >= pl.col("start"))
+        whole = whole.fill_null(value=False)
+        sound, keys = coded(ranges.filter(whole), _DESCRIBED_BY)
+        return _Batch(
+            sound["start"].to_numpy(),
+            sound["end"].to_numpy(),
+            sound[ROW].to_numpy(),
+            sound[KEY].to_numpy(),
+            keys.drop(KEY),
+            ranges.filter(~whole),
+            raw.filter(pl.col("eventType") == DOMAIN_CREATE).select("globalTid", "domainId", "text", "textId"),
+            raw["eventType"].value_counts(),
+            (len(raw) - raw["text"].null_count(), len(raw) - raw["textId"].null_count()),
+        )
+
+    batches = list(db.batches(NVTX, _COLUMNS, prepare, numbered=True))
+    if not batches:
+        batches = [prepare(pl.DataFrame(schema=_COLUMNS | {ROW: pl.Int64}))]
+    counts = pl.concat([b.by_type for b in batches]).group_by("eventType").agg(pl.col("count").sum()).sort("eventType")
+    domains = _named(pl.concat([b.domains for b in batches]), strings).select(
+        "process", "domainId", pl.col("name").alias("domain")
+    )
+    domains = domains.unique(["process", "domainId"], keep="first", maintain_order=True)
+
+    def described(ranges: pl.DataFrame) -> pl.DataFrame:
+        ranges = _named(ranges, strings).with_columns(pl.col("name").fill_null("(unnamed range)"))
+        return _classified(ranges.join(domains, on=["process", "domainId"], how="left", maintain_order="left"))
+
+    unsound = described(pl.concat([b.unsound for b in batches]))
+    never_closed = _report(unsound, issues)
+    spans = Spans.joined([(b.start, b.end, b.key, b.keys) for b in batches], described)
+    return Ranges(
+        spans,
+        np.concatenate([b.row_id for b in batches]),
+        never_closed,
+        {str(t): n for t, n in counts.iter_rows()},
+        (sum(b.text_and_id[0] for b in batches), sum(b.text_and_id[1] for b in batches)),
+    )
+
+
+def _named(rows: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    """Adds name and process: the name is the inline text, else the registered one."""
+    named = rows.join(strings, left_on="textId", right_on="id", how="left", maintain_order="left")
+    return named.with_columns(
+        pl.coalesce(pl.col("text").cast(pl.String), "value").alias("name"),
         (pl.col("globalTid") // 0x1000000).alias("process"),
-    ).drop("text", "value", "json")
-    domains = (
-        raw.filter(pl.col("eventType") == DOMAIN_CREATE)
-        .select("process", "domainId", pl.col("name").alias("domain"))
-        .unique(["process", "domainId"], keep="first", maintain_order=True)
-    )
-    ranges = raw.filter(pl.col("eventType").is_in([PUSH_POP, START_END]))
-    ranges = ranges.join(domains, on=["process", "domainId"], how="left", maintain_order="left")
-    ranges = _classified(ranges.with_columns(pl.col("name").fill_null("(unnamed range)")))
-    no_start = ranges["start"].null_count() + ranges["globalTid"].null_count()
-    issues.add(
-        "range_without_start", "ranges without a start or a thread were left out", count=no_start, severity="data_loss"
-    )
-    ranges = ranges.filter(pl.col("start").is_not_null() & pl.col("globalTid").is_not_null())
-    is_open, is_negative = pl.col("end").is_null(), pl.col("end") < pl.col("start")
-    never_closed, negative = ranges.filter(is_open), ranges.filter(is_negative)
-    issues.add(
-        "open_range",
-        "ranges that were never closed have no length and were set aside",
-        where=_first_name(never_closed),
-        count=len(never_closed),
-    )
-    issues.add(
-        "negative_range",
-        "ranges that end before they start were set aside",
-        where=_first_name(negative),
-        count=len(negative),
-        severity="data_loss",
-    )
-    return Ranges(ranges.filter(~is_open & ~is_negative), never_closed, by_type, text_and_id)
+    ).drop("text", "value")
 
 
-def _first_name(ranges: pl.DataFrame) -> str:
-    return f"NVTX_EVENTS, {ranges['name'][0]!r} at {ranges['start'][0]} ns" if len(ranges) else ""
+def _report(unsound: pl.DataFrame, issues: Issues) -> pl.DataFrame:
+    """Counts ranges without a whole span; returns those that were never closed."""
+    placed = pl.col("start").is_not_null() & pl.col("globalTid").is_not_null()
+    is_open, is_negative = placed & pl.col("end").is_null(), placed & (pl.col("end") < pl.col("start"))
+    never_closed, negative = unsound.filter(is_open), unsound.filter(is_negative)
+    for code, found, message in (
+        ("range_without_start", unsound.filter(~placed), "ranges without a start or a thread were left out"),
+        ("open_range", never_closed, "ranges that were never closed have no length and were set aside"),
+        ("negative_range", negative, "ranges that end before they start were set aside"),
+    ):
+        where = f"{NVTX}, {found['name'][0]!r} at {found['start'][0]} ns" if len(found) else ""
+        severity = "info" if code == "open_range" else "data_loss"
+        issues.add(code, message, where=where, count=len(found), severity=severity)  # type: ignore[arg-type]
+    return never_closed
 
 
 def _classified(ranges: pl.DataFrame) -> pl.DataFrame:
@@ -135,18 +180,22 @@ def _kind(label: str, is_op: bool, is_library: bool, domain: str | None) -> str:
 
 
 # ---------------------------------------------------------------- steps
-def step_marks(ranges: Ranges, end_of_file_ns: int, issues: Issues) -> tuple[pl.DataFrame, list[int]]:
-    """Marks of the program's steps with their process, and the rows of `ranges.frame` that they are.
+def step_marks(
+    ranges: Ranges, threads: dict[int, str], end_of_file_ns: int, issues: Issues
+) -> tuple[pl.DataFrame, list[int]]:
+    """Marks of the program's steps with their process, and the rows of `ranges.spans` that they are.
 
     Numbered names (`step 3`, `ProfilerStep#5`) go before a name that repeats (`step`), which is counted from 0 in
     order. Of several families (`iteration`, `step`) the one that covers most time is taken, and in each process the
     thread that has most of it. A last step that was never closed runs to the end of the file.
     """
-    closed = ranges.frame.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    of_program = ~pl.col("is_library") & ~pl.col("is_op")
+    closed = ranges.spans.where(of_program & pl.col("name").str.contains(r"(?i)step|iter"))
     opened = ranges.open.with_columns(
         pl.lit(-1, dtype=pl.Int64).alias("row"), pl.lit(end_of_file_ns, dtype=pl.Int64).alias("end")
     )
-    candidates = pl.concat([closed, opened.select(closed.columns)]).filter(~pl.col("is_library") & ~pl.col("is_op"))
+    columns = ["row", "start", "end", "name", "globalTid", "process"]
+    candidates = pl.concat([closed.select(columns), opened.filter(of_program).select(columns)])
     candidates = candidates.filter(pl.col("name").str.contains(r"(?i)step|iter"))
     found = [(n, *parsed) for n in candidates["name"].unique() if (parsed := _step_name(n))]
     names = pl.DataFrame(found, schema={"name": pl.String, "family": pl.String, "step": pl.Int64}, orient="row")
@@ -162,10 +211,10 @@ def step_marks(ranges: Ranges, end_of_file_ns: int, issues: Issues) -> tuple[pl.
     candidates = candidates.filter(pl.col("family") == family)
     marks, rows, unclosed = [], [], 0
     for (process,), of_process in candidates.partition_by("process", as_dict=True, maintain_order=True).items():
-        threads = (
+        by_time = (
             of_process.group_by("globalTid").agg(pl.col("dur").sum()).sort("dur", "globalTid", descending=[True, False])
         )
-        mine = of_process.filter(pl.col("globalTid") == threads["globalTid"][0]).sort("start", "end")
+        mine = of_process.filter(pl.col("globalTid") == by_time["globalTid"][0]).sort("start", "end")
         numbers = mine["step"]
         if numbers.null_count() or numbers.n_unique() < len(numbers):
             issues.add(
@@ -178,7 +227,7 @@ def step_marks(ranges: Ranges, end_of_file_ns: int, issues: Issues) -> tuple[pl.
         unclosed += int((mine["row"] < 0).sum())
         rows += [r for r in mine["row"].to_list() if r >= 0]
         marks += [
-            (number, None, start, dur, "nvtx", thread_name(tid), process)
+            (number, None, start, dur, "nvtx", threads[tid], process)
             for number, start, dur, tid in zip(numbers, mine["start"], mine["dur"], mine["globalTid"], strict=True)
         ]
     issues.add(
@@ -202,11 +251,6 @@ def _step_name(name: str) -> tuple[str, int | None] | None:
     return (name.lower(), None) if _PLAIN_STEP.match(name) else None
 
 
-def thread_name(global_tid: int) -> str:
-    """A host thread as "pid/tid"."""
-    return f"{(global_tid >> 24) & 0xFFFFFF}/{global_tid & 0xFFFFFF}"
-
-
 # ---------------------------------------------------------------- what encloses a launch
 @dataclass(frozen=True, slots=True)
 class Enclosing:
@@ -216,37 +260,55 @@ class Enclosing:
     """The innermost framework operator of which a formula is known; without one the innermost."""
     library: Ints
     """The innermost library call (NCCL's, say)."""
-    module: list[str | None]
-    """Names of the other ranges that are no steps, outermost first, joined by "/"."""
+    module: Ints
+    """The path of the other ranges that are no steps, as an index into `paths`."""
+    paths: list[str | None]
+    """Names of such ranges, outermost first, joined by "/"."""
 
 
-def enclosing(events: pl.DataFrame, parents: Ints, launches: Ints, steps: list[int]) -> Enclosing:
-    """What encloses each of the host events `launches` (-1: not in the file).
+def enclosing(host: Host, launches: Ints, steps: list[int]) -> Enclosing:
+    """What encloses each of the host events `launches` (-1: not in the file); `steps` are rows of step ranges."""
+    keys = host.spans.keys
+    is_op, is_library = keys["is_op"].to_numpy(), keys["is_library"].to_numpy()
+    formulas = {n: _has_formula(n) for n in keys.filter("is_op")["label"].unique()}
+    has_formula = np.array([o and formulas[n] for n, o in zip(keys["label"], is_op, strict=True)], np.bool_)
+    of_key = keys["is_range"].to_numpy() & ~is_op & ~is_library
+    is_step = np.zeros(len(host.spans.key), np.bool_)
+    is_step[steps] = True
 
-    `events` has label, is_op and is_library (nulls where the event is no range); `parents` are its enclosers, -1 at the
-    top; `steps` are rows of step ranges.
-    """
-    is_op = events["is_op"].fill_null(value=False).to_numpy()
-    operators = events.filter("is_op")["label"].unique().to_list()
-    has_formula = events["label"].is_in([n for n in operators if _has_formula(n)]).fill_null(value=False).to_numpy()
-    op = _innermost(parents, launches, is_op & has_formula)
-    is_library = events["is_library"].fill_null(value=False).to_numpy()
-    is_module = events["is_op"].is_not_null().to_numpy() & ~is_op & ~is_library
-    is_module[steps] = False
-    modules = _innermost(parents, launches, is_module)
-    paths: dict[int, str | None] = {-1: None}
-    labels = events["label"]
+    def innermost(rows: Ints, wanted: Bools) -> Ints:
+        """For each row itself or the nearest encloser whose key is wanted, -1 where there is none."""
+        found = np.full(len(rows), -1, dtype=np.int64)
+        pending = np.flatnonzero(rows >= 0)
+        at = rows[pending]
+        while len(pending):
+            hit = wanted[host.spans.key[at]]
+            if wanted is of_key:
+                hit &= ~is_step[at]
+            found[pending[hit]] = at[hit]
+            pending, at = pending[~hit], host.parent[at[~hit]].astype(np.int64)
+            pending, at = pending[at >= 0], at[at >= 0]
+        return found
 
-    def path(row: int) -> str | None:
-        if row not in paths:
-            outer = path(int(_innermost(parents, parents[row : row + 1], is_module)[0]))
-            paths[row] = labels[row] if outer is None else f"{outer}/{labels[row]}"
-        return paths[row]
-
+    op = innermost(launches, is_op & has_formula)
+    rows, module = np.unique(innermost(launches, of_key), return_inverse=True)
+    levels = []  # modules around launches, then those around them, ...
+    around = rows[rows >= 0]
+    while len(around):
+        outer = innermost(host.parent[around].astype(np.int64), of_key)
+        levels.append((around, outer))
+        around = np.unique(outer[outer >= 0])
+    path_of: dict[int, str] = {}
+    labels = keys["label"].to_list()
+    for inner, outer in reversed(levels):
+        for row, parent in zip(inner.tolist(), outer.tolist(), strict=True):
+            label = labels[host.spans.key[row]]
+            path_of[row] = label if parent < 0 else f"{path_of[parent]}/{label}"
     return Enclosing(
-        np.where(op >= 0, op, _innermost(parents, launches, is_op)),
-        _innermost(parents, launches, is_library),
-        [path(row) for row in modules.tolist()],
+        np.where(op >= 0, op, innermost(launches, is_op)),
+        innermost(launches, is_library),
+        module.astype(np.int64),
+        [path_of.get(row) for row in rows.tolist()],
     )
 
 
@@ -254,16 +316,3 @@ def _has_formula(operator: str) -> bool:
     """Whether an operator's work is known by its name: no wrapper, view or autograd node."""
     structure = aten.is_wrapper(operator) or aten.is_view(operator)
     return not structure and aten.describe(operator, None, None).op_class is not None
-
-
-def _innermost(parents: Ints, rows: Ints, wanted: NDArray[np.bool_]) -> Ints:
-    """For each row itself or the nearest encloser that is wanted, -1 where there is none."""
-    found = np.full(len(rows), -1, dtype=np.int64)
-    pending = np.flatnonzero(rows >= 0)
-    at = rows[pending]
-    while len(pending):
-        hit = wanted[at]
-        found[pending[hit]] = at[hit]
-        pending, at = pending[~hit], parents[at[~hit]]
-        pending, at = pending[at >= 0], at[at >= 0]
-    return found

@@ -1,45 +1,39 @@
-"""Nsight Systems: files of `nsys export --type sqlite` of any version since 2021; reports where nsys is installed.
+"""Nsight Systems: exports to SQLite or Parquet of any version since 2021; reports where nsys is installed.
 
 Every table but StringIds is optional and columns are taken by name, since versions add, drop and move both. All times
 in an export are integer nanoseconds from the session's start.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from tracegap.ingest.classify.host import host_kind
-from tracegap.ingest.hosttree import nest
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers import _nsys_device as device
 from tracegap.ingest.readers import _nsys_meta as meta
 from tracegap.ingest.readers._nsys_db import SQLITE_MAGIC, Database, unpacked
+from tracegap.ingest.readers._nsys_export import ROW, Export
+from tracegap.ingest.readers._nsys_host import Host, read_calls, thread_names, unseen_syncs
 from tracegap.ingest.readers._nsys_nccl import Calls, read_schemas
-from tracegap.ingest.readers._nsys_nvtx import PUSH_POP, Ints, Ranges, enclosing, read_ranges, step_marks, thread_name
+from tracegap.ingest.readers._nsys_nvtx import NVTX, PUSH_POP, Ranges, enclosing, read_ranges, step_marks
+from tracegap.ingest.readers._nsys_parquet import Folder, is_folder_of_tables
 from tracegap.ingest.readers._nsys_rep import REPORT_MAGIC, exported
-from tracegap.ingest.trace import HOST_EVENTS, STEP_MARKS, Trace
+from tracegap.ingest.trace import STEP_MARKS, Trace
 
 NAME = "nsys"
+FOLDERS = is_folder_of_tables
+"""Folders that are one trace."""
 _REPORTS = (".nsys-rep", ".qdrep")
 _SUFFIXES = (*_REPORTS, ".sqlite")
-
-RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-_HOST_TABLES = {
-    RUNTIME: "runtime",
-    "CUDNN_EVENTS": "other",
-    "CUBLAS_EVENTS": "other",
-    "CUPTI_ACTIVITY_KIND_OVERHEAD": "overhead",
-    "PROFILER_OVERHEAD": "overhead",
-}
-"""Tables of named spans on host threads, with the category by which `host_kind` judges them."""
-_SPAN = dict.fromkeys(("start", "end", "globalTid", "nameId", "correlationId"), pl.Int64)
-_BLOCKING = {1: "Event Sync", 3: "Stream Sync", 4: "Context Sync"}
-"""Synchronisations in which the host waits, by syncType; a stream that waits for an event holds up no host."""
+_PAYLOAD = {"jsonTextId": pl.Int64, "jsonText": pl.String, "binaryData": pl.Binary}
+_AT_ONCE = 1 << 16
+"""Rows of host events or operations above which they are made as they are asked for."""
 
 
 def sniff(name: str, head: bytes) -> bool:
@@ -60,206 +54,135 @@ def read(path: Path) -> Trace:
 
 
 @contextmanager
-def _database(path: Path) -> Iterator[Database]:
+def _database(path: Path) -> Iterator[Export]:
     plain_name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
-    if plain_name.endswith(_REPORTS):
-        with unpacked(path, REPORT_MAGIC, "an Nsight Systems report") as report, exported(report, str(path)) as export:
-            db = Database(export, str(path))
-            try:
-                yield db
-            finally:
-                db.close()
-        return
-    with unpacked(path, SQLITE_MAGIC, "an SQLite export of Nsight Systems") as plain:
-        db = Database(plain, str(path))
-        try:
-            yield db
-        finally:
-            db.close()
+    with ExitStack() as stack:
+        if path.is_dir():
+            db: Export = Folder(path)
+        elif plain_name.endswith(_REPORTS):
+            report = stack.enter_context(unpacked(path, REPORT_MAGIC, "an Nsight Systems report"))
+            db = Database(stack.enter_context(exported(report, str(path))), str(path))
+        else:
+            plain = unpacked(path, SQLITE_MAGIC, "an SQLite export of Nsight Systems")
+            db = Database(stack.enter_context(plain), str(path))
+        stack.callback(db.close)
+        yield db
 
 
-def _read(db: Database) -> Trace:
+def _read(db: Export) -> Trace:
     issues = Issues()
+    for table, what in db.damaged.items():
+        issues.add("malformed", f"a table cannot be read: {what}", where=table, severity="data_loss")
     strings = db.read("StringIds", {"id": pl.Int64, "value": pl.String}).unique("id", keep="first", maintain_order=True)
+    work = device.read_device_work(db, strings, issues)
     ranges = read_ranges(db, strings, issues)
-    spans = _host_spans(db, strings, issues)
-    work = device.read_device_work(db, issues)
-    host_spans = [(_least(f["start"]), _most(f["end"])) for f in (spans, ranges.frame) if len(f)]
+    calls, correlation = read_calls(db, strings, issues)
+    host_spans = [(int(s.start.min()), int(s.end.max())) for s in (calls, ranges.spans) if len(s.start)]
     work.frame = device.cut_impossible(work.frame, host_spans, issues)
-    events, parents = _host_events(spans, ranges)
-    first_range = len(spans)
-
-    ends = [end for _, end in host_spans] + ([_most(work.frame["end"])] if len(work.frame) else [])
-    marks, step_rows = step_marks(ranges, max(ends, default=0), issues)
+    host = Host.of(calls, correlation, ranges.spans, PUSH_POP)
+    first_range = len(correlation)
+    ends = [end for _, end in host_spans] + ([int(work.frame["end"].to_numpy().max())] if len(work.frame) else [])
+    threads = host.threads | thread_names(ranges.open["globalTid"])
+    marks, step_rows = step_marks(ranges, threads, max(ends, default=0), issues)
     steps = [first_range + r for r in step_rows]
-    events = events.with_columns(
-        pl.when(pl.col("row").is_in(steps)).then(pl.lit("step")).otherwise("kind").alias("kind")
-    )
 
-    calls = events.filter(pl.col("table") == RUNTIME).select(
-        "row", "process", pl.col("correlation_id").alias("correlationId"), pl.col("start_ns").alias("start"), "thread"
-    )
-    frame = device.named(device.with_launches(work.frame, calls), strings, issues)
-    frame = frame.with_columns(pl.col("deviceId").fill_null(0))
+    of_cuda = host.calls()
+    frame = device.with_launches(work.frame, of_cuda).with_columns(pl.col("deviceId").fill_null(0))
     used = [(p, d) for p, d in frame.select("process", "deviceId").unique().sort("process", "deviceId").iter_rows()]
     devices = meta.devices_of(db, used, issues)
-    frame = frame.with_columns(
-        pl.Series(
-            "device_id", [devices[key].device_id for key in frame.select("process", "deviceId").iter_rows()], pl.String
-        )
-    )
+    device_ids = pl.DataFrame(
+        [(p, d, devices[p, d].device_id) for p, d in used],
+        schema={"process": pl.Int64, "deviceId": pl.Int64, "device_id": pl.String}, orient="row",
+    )  # fmt: skip
+    frame = frame.join(device_ids, on=["process", "deviceId"], how="left", nulls_equal=True, maintain_order="left")
+    work.frame = frame
     no_launch = frame["launch_ns"].null_count()
     issues.add("no_launch", "device work whose launch call is not in the file", count=no_launch)
 
-    library = events.filter(pl.col("kind") == "collective", pl.col("is_library"))
-    library = library.select("row", "globalTid", "label", "jsonText", "binaryData", start="start_ns")
-    nccl = Calls(library, read_schemas(db) if len(library) else {})
-    around = enclosing(events, parents, frame["call_row"].fill_null(-1).to_numpy(), steps)
-    ops, collectives = device.to_ops(frame, around, events, nccl)
-    if marks["process"].n_unique() > 1:
-        ops = _steps_by_process(ops, frame["process"], marks)
+    around = enclosing(host, frame["call_row"].fill_null(-1).to_numpy(), steps)
+    known = device.costs(work, around, host)
+    collectives = device.collectives(work, around, known, _nccl_calls(db, strings, ranges, first_range))
     rank, world = meta.rank_of(db) if frame["process"].n_unique() == 1 else (None, None)
     meta.diagnostics(db, issues)
     unique = {d.device_id: d for d in devices.values()}
-    return Trace(
+    trace = Trace(
         format=NAME,
-        framework=_framework(events, ops),
+        framework=_framework(host, work),
         origin_unix_ns=meta.origin_unix_ns(db),
         rank=rank,
         world_size=world,
         host=meta.host_of(db),
         devices=[unique[k] for k in sorted(unique, key=lambda k: (len(k), k))],
-        ops=ops,
-        host_events=_with_unseen_syncs(db, events, calls).select(*HOST_EVENTS),
         step_marks=marks.select(*STEP_MARKS),
         collectives=collectives,
         counters=meta.counters_of(db),
         config=meta.config_of(db),
-        facts=_facts(db, ranges, work, frame),
+        facts=_facts(db, ranges, work),
         issues=issues,
     )
+    unseen = unseen_syncs(db, of_cuda, len(host.spans.key))
+    _put_host_events(trace, itertools.chain(host.frames(steps), [unseen]), len(host.spans.key))
+    _put_ops(trace, lambda rows: device.to_ops(work, rows, around, known, host), frame["device_id"])
+    return trace
 
 
-def _least(times: pl.Series) -> int:
-    return int(times.to_numpy().min())
+def _put_host_events(trace: Trace, frames: Iterator[pl.DataFrame], count: int) -> None:
+    """At once where they are few, else as they are asked for."""
+    if count <= _AT_ONCE:
+        trace.host_events = pl.concat(frames)
+    else:
+        trace.further_host_events = frames
 
 
-def _most(times: pl.Series) -> int:
-    return int(times.to_numpy().max())
+def _put_ops(trace: Trace, to_ops: Callable[[NDArray[np.int64]], pl.DataFrame], device_id: pl.Series) -> None:
+    """At once where they are few, else a device at a time as they are asked for."""
+    if len(device_id) <= _AT_ONCE:
+        trace.ops = to_ops(np.arange(len(device_id)))
+    else:
+        trace.further_ops = (to_ops(np.flatnonzero((device_id == d.device_id).to_numpy())) for d in trace.devices)
 
 
-def _host_spans(db: Database, strings: pl.DataFrame, issues: Issues) -> pl.DataFrame:
-    """Spans of all host tables with table, name and kind; those without a whole span are set aside and counted."""
-    parts = []
-    for table, category in _HOST_TABLES.items():
-        part = db.read(table, _SPAN)
-        names = strings.join(part.select(id="nameId").unique(), on="id")
-        kinds = [host_kind(n, category) for n in names["value"]]
-        names = names.with_columns(pl.Series("kind", kinds, dtype=pl.String))
-        part = part.join(names, left_on="nameId", right_on="id", how="left", maintain_order="left")
-        parts.append(part.with_columns(pl.lit(table).alias("table"), pl.col("kind").fill_null(category)))
-    spans = pl.concat(parts).with_columns(pl.col("value").fill_null("(unnamed call)").alias("name"))
-    whole = pl.col("start").is_not_null() & pl.col("globalTid").is_not_null() & (pl.col("end") >= pl.col("start"))
-    bad = spans.filter(~whole.fill_null(value=False))
-    where = f"{bad['table'][0]}, {bad['name'][0]}" if len(bad) else ""
-    message = "host calls without a whole span (they began and never ended, or have no thread) were set aside"
-    issues.add("open_call", message, where=where, count=len(bad))
-    return spans.filter(whole)
+def _nccl_calls(db: Export, strings: pl.DataFrame, ranges: Ranges, first_range: int) -> Calls:
+    """NCCL's own ranges with their payloads."""
+    found = ranges.spans.where(pl.col("is_library") & (pl.col("kind") == "collective"))
+    payload = dict.fromkeys(_PAYLOAD)
+    if set(payload) & set(db.columns.get(NVTX, ())) and len(found):
+        row_ids = ranges.row_ids[found["row"].to_numpy()]
+        told = db.pick(NVTX, _PAYLOAD, row_ids.tolist())
+        told = told.join(strings.rename({"value": "json"}), left_on="jsonTextId", right_on="id", how="left")
+        told = told.select(pl.col(ROW), pl.coalesce("jsonText", "json").alias("jsonText"), "binaryData")
+        found = found.with_columns(pl.Series(ROW, row_ids)).join(told, on=ROW, how="left", maintain_order="left")
+        schemas = read_schemas(db)
+    else:
+        found = found.with_columns(
+            pl.lit(None, pl.String).alias("jsonText"), pl.lit(None, pl.Binary).alias("binaryData")
+        )
+        schemas = {}
+    return Calls(found.with_columns(pl.col("row") + first_range), schemas)
 
 
-def _host_events(spans: pl.DataFrame, ranges: Ranges) -> tuple[pl.DataFrame, Ints]:
-    """HOST_EVENTS with what the rest of this module asks of them, and the row of each one's encloser (-1: none).
-
-    Start/end ranges may end on another thread: they nest in nothing and enclose nothing.
-    """
-    columns = ["start", "end", "globalTid", "name", "kind", "table", "correlationId", "label", "is_op", "is_library"]
-    columns += ["eventType", "jsonText", "binaryData"]
-    calls = spans.with_columns(
-        pl.lit(None, dtype=t).alias(c)
-        for c, t in {
-            "label": pl.String, "is_op": pl.Boolean, "is_library": pl.Boolean, "eventType": pl.Int64,
-            "jsonText": pl.String, "binaryData": pl.Binary,
-        }.items()
-    )  # fmt: skip
-    nvtx = ranges.frame.with_columns(
-        pl.lit("NVTX_EVENTS").alias("table"), pl.lit(None, dtype=pl.Int64).alias("correlationId")
-    )
-    events = pl.concat([calls.select(columns), nvtx.select(columns)]).with_row_index("row")
-    events = events.with_columns(
-        pl.col("row").cast(pl.Int64),
-        (pl.col("globalTid") // 0x1000000).alias("process"),
-        (pl.col("end") - pl.col("start")).alias("dur_ns"),
-    )
-    threads = {t: thread_name(t) for t in events["globalTid"].unique()}
-    nested = events.filter((pl.col("eventType") == PUSH_POP) | pl.col("eventType").is_null())
-    rows = nested["row"].to_numpy()
-    tree = nest(nested["globalTid"].to_numpy(), nested["start"].to_numpy(), nested["dur_ns"].to_numpy())
-    parents = np.full(len(events), -1, dtype=np.int64)
-    parents[rows] = np.where(tree.parent >= 0, rows[tree.parent] if len(rows) else -1, -1)
-    self_ns = np.full(len(events), -1, dtype=np.int64)
-    self_ns[rows] = tree.self_ns
-    return events.with_columns(
-        pl.Series("self_ns", self_ns).replace(-1, None),
-        pl.Series("parent_id", parents).replace(-1, None),
-        pl.col("globalTid").replace_strict(threads, return_dtype=pl.String).alias("thread"),
-    ).rename({"start": "start_ns", "correlationId": "correlation_id"}).with_columns(event_id="row"), parents
-
-
-def _with_unseen_syncs(db: Database, events: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Adds waits of the host whose API calls are not in the file; their threads are unknown ("pid/?")."""
-    columns = dict.fromkeys(("start", "end", "globalPid", "correlationId", "syncType"), pl.Int64)
-    waits = db.read(SYNCHRONIZATION, columns).filter(
-        pl.col("syncType").is_in(list(_BLOCKING)), pl.col("end") >= pl.col("start"), pl.col("globalPid").is_not_null()
-    )
-    waits = waits.with_columns((pl.col("globalPid") // 0x1000000).alias("process"))
-    waits = waits.join(calls, on=["process", "correlationId"], how="anti", maintain_order="left")
-    if not len(waits):
-        return events
-    pids = {p: f"{p & 0xFFFFFF}/?" for p in waits["process"].unique()}
-    added = waits.with_row_index("event_id", offset=len(events)).select(
-        pl.col("event_id").cast(pl.Int64),
-        pl.col("process").replace_strict(pids, return_dtype=pl.String).alias("thread"),
-        pl.lit("sync").alias("kind"),
-        pl.col("syncType").replace_strict(_BLOCKING, return_dtype=pl.String).alias("name"),
-        pl.col("start").alias("start_ns"),
-        (pl.col("end") - pl.col("start")).alias("dur_ns"),
-        pl.col("correlationId").alias("correlation_id"),
-    )
-    return pl.concat([events.select(*HOST_EVENTS), added], how="diagonal")
-
-
-def _steps_by_process(ops: pl.DataFrame, process: pl.Series, marks: pl.DataFrame) -> pl.DataFrame:
-    """Where several processes mark steps at the same time, a launch belongs to a step of its own process."""
-    launched = ops.select("op_id", "launch_ns").with_columns(process).filter(pl.col("launch_ns").is_not_null())
-    found = launched.sort("launch_ns").join_asof(
-        marks.select("process", "start_ns", "dur_ns", "step").sort("start_ns"),
-        left_on="launch_ns", right_on="start_ns", by="process", strategy="backward",
-    )  # fmt: skip
-    found = found.filter(pl.col("launch_ns") < pl.col("start_ns") + pl.col("dur_ns")).select("op_id", mine="step")
-    joined = ops.join(found, on="op_id", how="left", maintain_order="left")
-    return joined.with_columns(pl.coalesce("step", "mine").alias("step")).drop("mine")
-
-
-def _framework(events: pl.DataFrame, ops: pl.DataFrame) -> str:
+def _framework(host: Host, work: device.DeviceWork) -> str:
     """It is jax where ranges of XLA show, pytorch where its operators or kernels do, else cuda."""
-    if events["name"].str.contains("^(TSL:)?(Thunk|XlaModule):#").any():
+    keys = host.spans.keys
+    if keys["name"].str.contains("^(TSL:)?(Thunk|XlaModule):#").any():
         return "jax"
-    aten = events["is_op"].any() or ops["name"].str.contains("at::native", literal=True).any()
-    return "pytorch" if aten else "cuda"
+    used = work.names["name"].gather(work.frame["name_id"].unique())
+    return "pytorch" if keys["is_op"].any() or used.str.contains("at::native", literal=True).any() else "cuda"
 
 
-def _facts(db: Database, ranges: Ranges, work: device.DeviceWork, frame: pl.DataFrame) -> dict[str, Any]:
+def _facts(db: Export, ranges: Ranges, work: device.DeviceWork) -> dict[str, Any]:
     """Counts of the raw file; lists are [records, (bytes,) ns]."""
     counts = {t: db.count(t) for t in db.columns if not t.startswith("ENUM_") and not t.startswith("sqlite_")}
     table, export = meta.export_of(db)
-    kernels = frame.filter(pl.col("table") == device.KERNEL).with_columns((pl.col("end") - pl.col("start")).alias("ns"))
-    copies = frame.filter(pl.col("table") == device.MEMCPY).with_columns((pl.col("end") - pl.col("start")).alias("ns"))
-    fills = frame.filter(pl.col("table") == device.MEMSET).with_columns((pl.col("end") - pl.col("start")).alias("ns"))
+    frame = work.frame.with_columns((pl.col("end") - pl.col("start")).alias("ns"))
+    kernels, copies, fills = (frame.filter(pl.col("table") == t) for t in (device.KERNEL, device.MEMCPY, device.MEMSET))
     by_device = kernels.group_by("deviceId").agg(pl.len(), pl.col("ns").sum()).sort("deviceId")
-    by_short = kernels.group_by("short").agg(pl.len(), pl.col("ns").sum()).sort("ns", "short", descending=[True, False])
-    nccl = kernels.filter(pl.col("name").str.contains("(?i)nccl"))
-    by_kind = copies.group_by("copyKind").agg(pl.len(), pl.col("bytes").sum(), pl.col("ns").sum()).sort("copyKind")
-    closed = ranges.frame
+    names = work.names.select("name_id", "name", "short", "copyKind")
+    by_name = kernels.group_by("name_id").agg(pl.len(), pl.col("ns").sum()).join(names, on="name_id")
+    by_short = by_name.group_by("short").agg(pl.col("len", "ns").sum()).sort("ns", "short", descending=[True, False])
+    nccl = by_name.filter(pl.col("name").str.contains("(?i)nccl"))
+    by_kind = copies.join(names, on="name_id").group_by("copyKind").agg(pl.len(), pl.col("bytes", "ns").sum())
+    spans = ranges.spans
     return {
         "meta_table": table,
         "product_version": export.get("EXPORT_PRODUCT_VERSION"),
@@ -270,15 +193,15 @@ def _facts(db: Database, ranges: Ranges, work: device.DeviceWork, frame: pl.Data
         "device_records": work.rows,
         "kernels_by_device": {str(d): [n, ns] for d, n, ns in by_device.iter_rows()},
         "top_kernel_short": list(by_short.row(0)) if len(by_short) else None,
-        "nccl_kernels": [len(nccl), int(nccl["ns"].sum())],
+        "nccl_kernels": [int(nccl["len"].sum()), int(nccl["ns"].sum())],
         "kernel_span_ns": [kernels["start"].min(), kernels["end"].max()] if len(kernels) else None,
         "kernels_matched_to_runtime": len(kernels) - kernels["launch_ns"].null_count(),
-        "memcpy_by_copyKind": {str(k): [n, size, ns] for k, n, size, ns in by_kind.iter_rows()},
+        "memcpy_by_copyKind": {str(k): [n, size, ns] for k, n, size, ns in by_kind.sort("copyKind").iter_rows()},
         "memset": [len(fills), int(fills["bytes"].sum()), int(fills["ns"].sum())],
         "nvtx_by_eventType": ranges.by_type,
         "nvtx_text/textId": list(ranges.text_and_id),
-        "nvtx_closed_ranges": [len(closed), int((closed["end"] - closed["start"]).sum())],
-        "open": ranges.open.sort("start")["name"].to_list(),
+        "nvtx_closed_ranges": [len(spans.start), int((spans.end - spans.start).sum())],
+        "open": ranges.open.sort("start")["label"].to_list(),
         "graph_node_kernels": len(kernels.filter(pl.col("graphNodeId").fill_null(0) != 0)),
         "gpus": meta.gpus_of(db),
     }

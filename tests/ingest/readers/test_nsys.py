@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tracegap.ingest import steps
 from tracegap.ingest.readers import nsys
 from tracegap.ingest.trace import COLLECTIVES, COUNTERS, HOST_EVENTS, OPS, STEP_MARKS, Trace
 
@@ -239,13 +240,15 @@ def test_a_step_that_was_never_closed_is_cut_and_marked_as_damage(tmp_path):
 
 def test_launches_belong_to_steps_of_their_own_process(tmp_path):
     other = (1 << 48) + (200 << 24)
+    calls = [(60, 1), (120, 2), (170, 3)]
     trace = read(
         tmp_path,
         nvtx=(NVTX, [pushed(0, 100, "step 0"), pushed(100, 200, "step 1"), pushed(50, 150, "step 7", other + 201)]),
-        runtime=(RUNTIME, [launch(60, 70, 1), launch(120, 130, 2), launch(60, 70, 1, thread=other + 201)]),
-        kernel=(KERNEL, [kernel(300, 310, 1), kernel(310, 320, 2), kernel(300, 320, 1, device=1, process=other)]),
-    )
-    assert trace.ops["step"].to_list() == [0, 1, 7]
+        runtime=(RUNTIME, [launch(t, t + 9, c) for t, c in calls] + [launch(t, t + 9, c, thread=other + 202) for t, c in calls]),
+        kernel=(KERNEL, [kernel(300, 310, c) for _, c in calls] + [kernel(300, 320, c, process=other) for _, c in calls]),
+    )  # fmt: skip
+    assigned = steps.assign(trace.ops, trace.step_marks, trace.issues)
+    assert assigned["step"].to_list() == [0, 1, 1, 7, 7, None]
 
 
 # ---------------------------------------------------------------- framework operators and modules

@@ -1,0 +1,247 @@
+"""Spans of host threads: few columns a row, and what many rows have in common (name, thread, kind) said once.
+
+A capture has millions of such spans of some thousand names; as rows of HOST_EVENTS they would fill the memory.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracegap.ingest.classify.host import host_kind
+from tracegap.ingest.hosttree import nest
+from tracegap.ingest.issues import Issues
+from tracegap.ingest.readers._nsys_export import BATCH_ROWS, Export
+from tracegap.ingest.trace import HOST_EVENTS
+
+Ints = NDArray[np.int64]
+KEY = "key"
+
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+_TABLES = {
+    RUNTIME: ("runtime", "nameId"),
+    "CUDNN_EVENTS": ("other", "nameId"),
+    "CUBLAS_EVENTS": ("other", "nameId"),
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": ("overhead", "nameId"),
+    "PROFILER_OVERHEAD": ("overhead", "nameId"),
+    "OSRT_API": ("osrt", "nameId"),
+    "MPI_COLLECTIVES_EVENTS": ("collective", "textId"),
+    "MPI_P2P_EVENTS": ("collective", "textId"),
+    "MPI_START_WAIT_EVENTS": ("collective", "textId"),
+    "MPI_OTHER_EVENTS": ("other", "textId"),
+}
+"""Tables of named spans on host threads: the category by which `host_kind` judges them, and the column of the name."""
+_BLOCKING = {1: "Event Sync", 3: "Stream Sync", 4: "Context Sync"}
+"""Synchronisations in which the host waits, by syncType; a stream that waits for an event holds up no host."""
+
+
+@dataclass(slots=True)
+class Spans:
+    """Spans with both ends, ns; `key` is a row of `keys`."""
+
+    start: Ints
+    end: Ints
+    key: NDArray[np.uint32]
+    keys: pl.DataFrame
+
+    @classmethod
+    def joined(
+        cls,
+        parts: Sequence[tuple[Ints, Ints, NDArray[np.uint32], pl.DataFrame]],
+        described: Callable[[pl.DataFrame], pl.DataFrame],
+    ) -> "Spans":
+        """Puts parts (start, end, key, keys) together; `described` adds columns to the keys, in their order."""
+        told = pl.concat([keys for *_, keys in parts])
+        every, keys = coded(told, told.columns)
+        renumbered = np.split(every[KEY].to_numpy(), np.cumsum([len(keys) for *_, keys in parts])[:-1])
+        return cls(
+            np.concatenate([p[0] for p in parts]),
+            np.concatenate([p[1] for p in parts]),
+            np.concatenate([new[p[2]] for new, p in zip(renumbered, parts, strict=True)]),
+            described(keys.drop(KEY)),
+        )
+
+    def where(self, condition: pl.Expr) -> pl.DataFrame:
+        """row, start, end and the columns of the keys, of spans whose key meets a condition."""
+        wanted = self.keys.with_row_index(KEY).filter(condition)
+        rows = np.flatnonzero(np.isin(self.key, wanted[KEY].to_numpy()))
+        found = pl.DataFrame({"row": rows, "start": self.start[rows], "end": self.end[rows], KEY: self.key[rows]})
+        return found.join(wanted, on=KEY, how="left", maintain_order="left")
+
+
+def coded(frame: pl.DataFrame, columns: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The frame with KEY in place of `columns`, and the distinct values of these, by KEY."""
+    keys = frame.select(columns).unique(maintain_order=True).with_row_index(KEY)
+    joined = frame.join(keys, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    return joined.drop(columns), keys
+
+
+def read_calls(db: Export, strings: pl.DataFrame, issues: Issues) -> tuple[Spans, pl.Series]:
+    """Spans of all host tables and their correlation ids; those without a whole span are set aside and counted."""
+    parts, correlations, bad, first_bad = [], [], 0, ""
+    for table, (_, name_column) in _TABLES.items():
+        columns = dict.fromkeys(("start", "end", "globalTid", name_column, "correlationId"), pl.Int64)
+
+        def prepare(
+            rows: pl.DataFrame, table: str = table, name_column: str = name_column
+        ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+            rows = rows.rename({name_column: "id"}).with_columns(pl.lit(table).alias("table"))
+            whole = pl.col("globalTid").is_not_null() & (pl.col("end") >= pl.col("start"))
+            whole = whole.fill_null(value=False)
+            return *coded(rows.filter(whole), ["table", "globalTid", "id"]), rows.filter(~whole)
+
+        for sound, keys, unsound in db.batches(table, columns, prepare):
+            parts.append((sound["start"].to_numpy(), sound["end"].to_numpy(), sound[KEY].to_numpy(), keys.drop(KEY)))
+            correlations.append(sound["correlationId"])
+            if len(unsound) and not bad:
+                first_bad = f"{table}, {_names(strings, unsound.head(1))['name'][0]}"
+            bad += len(unsound)
+    message = "host calls without a whole span (they began and never ended, or have no thread) were set aside"
+    issues.add("open_call", message, where=first_bad, count=bad)
+    if not parts:
+        none = np.zeros(0, np.int64)
+        schema = {"table": pl.String, "globalTid": pl.Int64, "id": pl.Int64}
+        parts, correlations = (
+            [(none, none, none.astype(np.uint32), pl.DataFrame(schema=schema))],
+            [pl.Series([], dtype=pl.Int64)],
+        )
+
+    def described(keys: pl.DataFrame) -> pl.DataFrame:
+        keys = _names(strings, keys)
+        categories = [_TABLES[table][0] for table in keys["table"]]
+        kinds = [c if c == "collective" else host_kind(n, c) for n, c in zip(keys["name"], categories, strict=True)]
+        return keys.with_columns(pl.Series("kind", kinds, dtype=pl.String))
+
+    return Spans.joined(parts, described), pl.concat(correlations)
+
+
+def _names(strings: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    named = rows.join(strings.rename({"value": "name"}), on="id", how="left", maintain_order="left")
+    return named.with_columns(pl.col("name").fill_null("(unnamed call)"))
+
+
+def thread_names(global_tids: pl.Series) -> dict[int, str]:
+    """Host threads as "pid/tid"; where the file holds several nodes, as "node:pid/tid"."""
+    tids = global_tids.drop_nulls().unique().to_list()
+    several = len({t >> 48 for t in tids}) > 1
+    return {
+        t: f"{f'{t >> 48:x}:' if several else ''}{(t >> 24) & 0xFFFFFF}/{t & 0xFFFFFF}" for t in tids
+    }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Host:
+    """All spans of the host, in the order of HOST_EVENTS: calls, then ranges."""
+
+    spans: Spans
+    """`keys` has globalTid, process, table, name, label, kind, is_range, is_op, is_library."""
+    correlation: pl.Series
+    """Of the calls."""
+    parent: NDArray[Any]
+    """Row of the encloser, -1 at the top."""
+    self_ns: Ints
+    """Time that no child covers; -1: the span nests in nothing."""
+    threads: dict[int, str]
+
+    @classmethod
+    def of(cls, calls: Spans, correlation: pl.Series, ranges: Spans, push_pop: int) -> "Host":
+        """Start/end ranges may end on another thread: they nest in nothing and enclose nothing."""
+        unknown = [pl.lit(value=False).alias(c) for c in ("is_range", "is_op", "is_library")]
+        nests = pl.lit(value=True).alias("nests")
+        common = ["globalTid", "table", "name", "label", "kind", "is_range", "is_op", "is_library", "nests"]
+        of_calls = calls.keys.with_columns(pl.col("name").alias("label"), nests, *unknown)
+        of_ranges = ranges.keys.with_columns(
+            pl.lit("NVTX_EVENTS").alias("table"),
+            pl.lit(value=True).alias("is_range"),
+            (pl.col("eventType") == push_pop).alias("nests"),
+        )
+        keys = pl.concat([of_calls.select(common), of_ranges.select(common)])
+        keys = keys.with_columns((pl.col("globalTid") // 0x1000000).alias("process"))
+        start = np.concatenate((calls.start, ranges.start))
+        end = np.concatenate((calls.end, ranges.end))
+        key = np.concatenate((calls.key, ranges.key + np.uint32(len(calls.keys))))
+        parent = np.full(len(start), -1, dtype=np.int32 if len(start) < 2**31 else np.int64)
+        self_ns = np.full(len(start), -1, dtype=np.int64)
+        thread = keys["globalTid"].rank("dense").to_numpy()[key] if len(keys) else key
+        may_nest = keys["nests"].to_numpy()[key] if len(keys) else np.zeros(0, np.bool_)
+        for one in np.unique(thread):  # a thread at a time: nesting needs room
+            rows = np.flatnonzero((thread == one) & may_nest)
+            tree = nest(np.zeros(len(rows), np.uint8), start[rows], end[rows] - start[rows])
+            parent[rows] = np.where(tree.parent >= 0, rows[tree.parent], -1)
+            self_ns[rows] = tree.self_ns
+        return cls(Spans(start, end, key, keys), correlation, parent, self_ns, thread_names(keys["globalTid"]))
+
+    def calls(self) -> pl.DataFrame:
+        """row, process, correlationId, start of the CUDA API's calls."""
+        n = len(self.correlation)
+        keys = self.spans.keys
+        frame = pl.DataFrame(
+            {
+                "row": np.arange(n),
+                "process": keys["process"].gather(self.spans.key[:n]) if len(keys) else pl.Series([], dtype=pl.Int64),
+                "correlationId": self.correlation,
+                "start": self.spans.start[:n],
+            }
+        )
+        is_runtime = (keys["table"] == RUNTIME).to_numpy()
+        return frame.filter(is_runtime[self.spans.key[:n]]) if n else frame
+
+    def frames(self, steps: list[int]) -> Iterator[pl.DataFrame]:
+        """HOST_EVENTS, some BATCH_ROWS at a time; `steps` are rows of step ranges."""
+        threads = self.spans.keys["globalTid"].replace_strict(self.threads, return_dtype=pl.String)
+        marks = np.array(sorted(steps), np.int64)
+        calls = len(self.correlation)
+        for at in range(0, len(self.spans.key), BATCH_ROWS):
+            rows = slice(at, at + BATCH_ROWS)
+            key = pl.Series(self.spans.key[rows])
+            count = len(key)
+            inside = marks[(marks >= at) & (marks < at + count)] - at
+            correlation = self.correlation[at : min(at + count, calls)] if at < calls else self.correlation[:0]
+            yield pl.DataFrame(
+                {
+                    "event_id": np.arange(at, at + count),
+                    "thread": threads.gather(key),
+                    "kind": self.spans.keys["kind"].gather(key).scatter(inside, ["step"] * len(inside)),
+                    "name": self.spans.keys["label"].gather(key),
+                    "start_ns": self.spans.start[rows],
+                    "dur_ns": self.spans.end[rows] - self.spans.start[rows],
+                    "self_ns": _without_minus_one(self.self_ns[rows]),
+                    "parent_id": _without_minus_one(self.parent[rows]),
+                    "correlation_id": correlation.extend_constant(None, count - len(correlation)),
+                },
+                schema=HOST_EVENTS,
+            )
+
+
+def _without_minus_one(values: NDArray[Any]) -> pl.Series:
+    series = pl.Series(values).cast(pl.Int64)
+    return series.set(series < 0, None)
+
+
+def unseen_syncs(db: Export, calls: pl.DataFrame, first_id: int) -> pl.DataFrame:
+    """Waits of the host whose API calls are not in the file; their threads are unknown ("pid/?")."""
+    columns = dict.fromkeys(("start", "end", "globalPid", "correlationId", "syncType"), pl.Int64)
+    waits = db.read(SYNCHRONIZATION, columns).filter(
+        pl.col("syncType").is_in(list(_BLOCKING)), pl.col("end") >= pl.col("start"), pl.col("globalPid").is_not_null()
+    )
+    waits = waits.with_columns((pl.col("globalPid") // 0x1000000).alias("process"))
+    waits = waits.join(calls, on=["process", "correlationId"], how="anti", maintain_order="left")
+    if not len(waits):
+        return pl.DataFrame(schema=HOST_EVENTS)
+    pids = {p: f"{p & 0xFFFFFF}/?" for p in waits["process"].unique()}
+    added = waits.with_row_index("event_id", offset=first_id).select(
+        pl.col("event_id").cast(pl.Int64),
+        pl.col("process").replace_strict(pids, return_dtype=pl.String).alias("thread"),
+        pl.lit("sync").alias("kind"),
+        pl.col("syncType").replace_strict(_BLOCKING, return_dtype=pl.String).alias("name"),
+        pl.col("start").alias("start_ns"),
+        (pl.col("end") - pl.col("start")).alias("dur_ns"),
+        pl.lit(None, dtype=pl.Int64).alias("self_ns"),
+        pl.lit(None, dtype=pl.Int64).alias("parent_id"),
+        pl.col("correlationId").alias("correlation_id"),
+    )
+    return added.select(*HOST_EVENTS)
