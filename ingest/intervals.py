@@ -110,7 +110,7 @@ def apportion(parts: Floats, groups: Ints, totals: Ints) -> Ints:
     whole = np.floor(parts + 1e-6).astype(np.int64)
     if not len(parts):
         return whole
-    missing = totals - _sum_by(whole, groups, len(totals))
+    missing = totals - sums_by(groups, whole, len(totals))
     order = np.lexsort((whole - parts, groups))
     sizes = np.bincount(groups, minlength=len(totals))
     begin = np.cumsum(sizes) - sizes
@@ -120,8 +120,8 @@ def apportion(parts: Floats, groups: Ints, totals: Ints) -> Ints:
     return whole + per_part[groups] + (place < extra[groups])
 
 
-def _sum_by(values: Ints, groups: Ints, n: int) -> Ints:
-    """Exact integer sums by group (bincount's weights are doubles)."""
-    sums = np.zeros(n, dtype=np.int64)
-    np.add.at(sums, groups, values)
-    return sums
+def sums_by(groups: Ints, values: Ints, n: int) -> Ints:
+    """Exact integer sums by group: bincount adds doubles, so the numbers go in two halves that stay whole in them."""
+    low, high = values & 0xFFFFFF, values >> 24
+    parts = (np.bincount(groups, weights=half, minlength=n).astype(np.int64) for half in (low, high))
+    return next(parts) + (next(parts) << 24)

@@ -12,7 +12,7 @@ import polars as pl
 
 from tracegap.ingest import account, manifest, steps, store
 from tracegap.ingest.intervals import Cover
-from tracegap.ingest.trace import Device, Trace
+from tracegap.ingest.trace import HOST_EVENTS, Device, Trace
 from tracegap.models import hardware
 from tracegap.models.ops import State
 
@@ -36,26 +36,26 @@ def store_trace(
 
     `part` goes before the manifest's hardware.
     """
-    trace_tag = pl.lit(trace_id).alias("trace_id")
     held = []
     for batch in trace.host_batches():
-        store.insert(con, "host_events", batch.with_columns(trace_tag))
-        held.append(batch.filter(pl.col("kind").is_in(account.WAITS)))
+        store.insert(con, "host_events", batch, trace_id=trace_id)
+        held.append(batch.filter(pl.col("kind").is_in(account.WAITS)).cast(HOST_EVENTS))  # type: ignore[arg-type]
     waits = pl.concat(held)
     devices = {d.device_id: d for d in trace.devices}
     stored = 0
     for device_id, ops in trace.by_device():
         device = devices[device_id]
         rank = device.ordinal if device.ordinal is not None else trace.rank
-        tags = [trace_tag, pl.lit(rank, dtype=pl.Int64).alias("rank"), pl.lit(device_id).alias("device_id")]
         accounted = account_device(ops, trace, device_id, waits)
-        store.insert(con, "ops", accounted.ops.with_columns(trace_tag))
-        store.insert(con, "op_windows", accounted.op_windows.with_columns(trace_tag))
-        store.insert(con, "steps", accounted.steps.with_columns(*tags, pl.lit(run_id).alias("run_id")))
-        comm = trace.collectives.join(accounted.comm, on="op_id", how="inner")
-        store.insert(con, "collectives", comm.with_columns(*tags))
         stored += len(ops)
-    store.insert(con, "counters", trace.counters.with_columns(trace_tag))
+        del ops  # the next device's are made while the loop still holds these
+        store.insert(con, "ops", accounted.ops, trace_id=trace_id)
+        store.insert(con, "op_windows", accounted.op_windows, trace_id=trace_id, device_id=device_id)
+        store.insert(con, "steps", accounted.steps, trace_id=trace_id, device_id=device_id, rank=rank, run_id=run_id)
+        comm = trace.collectives.join(accounted.comm, on="op_id", how="inner")
+        store.insert(con, "collectives", comm, trace_id=trace_id, device_id=device_id, rank=rank)
+        del accounted, comm
+    store.insert(con, "counters", trace.counters, trace_id=trace_id)
     for device in trace.devices:
         _put_device(con, trace_id, device, part or (described.hardware if described else None))
     _put_run(con, run_id, trace, described)
@@ -103,13 +103,12 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
     share_ns = np.zeros(len(ops), dtype=np.int64)
     np.add.at(share_ns, shares.op, shares.share_ns)
     inside = shares.window != account.OUTSIDE
-    state_names = np.array([s.value for s in account.WORK_STATES])
+    state_names = pl.Series([s.value for s in account.WORK_STATES], dtype=pl.Categorical)
     op_windows = pl.DataFrame(
         {
             "op_id": ops["op_id"].to_numpy()[shares.op[inside]],
-            "device_id": [device_id] * int(inside.sum()),
             "step": np.array(found.steps, dtype=np.int64)[shares.window[inside]],
-            "state": state_names[states[shares.op[inside]]],
+            "state": state_names.gather(states[shares.op[inside]]),
             "dur_ns": shares.dur_ns[inside],
             "share_ns": shares.share_ns[inside],
         }

@@ -104,11 +104,12 @@ def _check_version(con: duckdb.DuckDBPyConnection, file: Path, read_only: bool) 
         )
 
 
-def insert(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> None:
-    """Appends a frame; its columns are a subset of those of the table, the others become NULL."""
+def insert(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame, **same: str | int | None) -> None:
+    """Appends a frame; its columns are a subset of those of the table, the others become NULL. `same`: for all rows."""
     if len(frame):
         source = _Arrow(frame)  # found by name through DuckDB's replacement scan
-        con.execute(f"insert into {table} by name select * from source").fetchall()
+        columns = "".join(f", ? as {name}" for name in same)
+        con.execute(f"insert into {table} by name select *{columns} from source", list(same.values())).fetchall()
         del source
 
 

@@ -127,7 +127,8 @@ class Trace:
     """More host events, in frames made when asked for and read once: a large file need not be in memory whole."""
     further_ops: Iterator[pl.DataFrame] = field(default_factory=lambda: iter(()))
     """Operations of further devices, a frame a device, likewise; asked for after the host events. A frame's rows of
-    `collectives`, its issues and facts are there when the frame is."""
+    `collectives` (in place of those of the frame before), its issues and facts are there when the frame is. Texts of
+    either kind of frame may be categories."""
 
     def host_batches(self) -> Iterator[pl.DataFrame]:
         """All host events, in frames."""
@@ -139,7 +140,9 @@ class Trace:
         for (device_id,), ops in self.ops.partition_by("device_id", as_dict=True, maintain_order=True).items():
             yield str(device_id), ops
         for ops in self.further_ops:
-            yield str(ops["device_id"][0]), ops
+            device_id = str(ops["device_id"][0])
+            yield device_id, ops
+            del ops  # nor two devices at once
 
 
 def shapes_json(shapes: Any) -> str:

@@ -1,20 +1,22 @@
 """The wire format of XSpace, from bytes to columns. What the columns mean is for `xspace.py`.
 
-Planes are read one by one, so that a cut file keeps its whole ones. Names and statistics of a plane are few and go
-through protobuf; its events are many and are decoded all at once with numpy: a round of the loop reads one field of
-every event.
+Planes are read one by one, so that a cut file keeps its whole ones: first without their lines, and with them when asked,
+so that a large file need not be in memory whole. Names and statistics of a plane are few and go through protobuf; its
+events are many and are decoded all at once with numpy: a round of the loop reads one field of every event.
 """
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracegap.ingest.errors import TraceError
+from tracegap.ingest.files import open_plain
 from tracegap.ingest.protobuf import DecodeError, messages
 
 Ints = NDArray[np.int64]
@@ -31,9 +33,11 @@ WANTED_TEXTS = frozenset(_TEXTS.split())
 """Event statistics that are kept as text."""
 
 _BLOCK = 1 << 15  # events decoded at once: the temporaries stay in the processor's cache
-_PIECE = 1 << 24  # bytes read at once
+_PIECE = 1 << 24  # bytes decompressed at once
+_SHARED = 1 << 14  # bytes of an event kind that is kept to be found in other planes: HLO modules are larger, and once
 _PLANES, _ERRORS, _WARNINGS, _HOSTNAMES = 1, 2, 3, 4  # fields of XSpace
-_LINES, _EVENTS = 3, 4  # of XPlane and XLine
+_LINES, _KINDS, _EVENTS = 3, 4, 4  # of XPlane, XPlane and XLine
+_NAME, _DISPLAY_NAME = 2, 11  # of XLine
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 
 PROTO = messages(
@@ -46,6 +50,7 @@ PROTO = messages(
         "XEvent": "metadata_id 1 i64; offset_ps 2 i64?; duration_ps 3 i64; stats 4 XStat*; num_occurrences 5 i64?",
         "XStat": "metadata_id 1 i64; double_value 2 f64?; uint64_value 3 u64?; int64_value 4 i64?; str_value 5 str?;"
         "bytes_value 6 bytes?; ref_value 7 u64?; compressed_str_value 8 bytes?",
+        "KindEntry": "key 1 i64; value 2 XEventMetadata",
         "XEventMetadata": "id 1 i64; name 2 str; metadata 3 bytes; display_name 4 str; stats 5 XStat*",
         "XStatMetadata": "id 1 i64; name 2 str",
     },
@@ -61,9 +66,9 @@ class WireError(ValueError):
         super().__init__(f"{what} at byte {byte}")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class EventKind:
-    """An entry of a plane's event metadata: what is the same for all events of this id."""
+    """An entry of a plane's event metadata: what is the same for all events of this id. Planes share equal ones."""
 
     name: str
     display_name: str
@@ -112,15 +117,35 @@ class Line:
         return self.texts.get(name) or (np.full(len(self), -1, dtype=np.int32), [])
 
 
+Wanted = Callable[[str], bool]
+"""Whether a line of this name is wanted."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Plane:
-    """A plane with its lines."""
+    """A plane."""
 
     id: int
     name: str
     stats: dict[str, Value]
     kinds: dict[int, EventKind]
-    lines: list[Line]
+    lines: list[Line] = field(default_factory=list)
+    """Empty until they are asked for, if the plane stands in a file."""
+    load: Callable[[Wanted], list[Line]] | None = None
+    """Reads the lines from the file."""
+    unread: list[str] = field(default_factory=list)
+    """Names of the lines that are not in memory."""
+    size: int = 0
+    """Bytes in the file."""
+
+    def line_names(self) -> list[str]:
+        """Names of all its lines, read or not."""
+        return self.unread + [line.name for line in self.lines]
+
+    def whole(self, wanted: Wanted = lambda _: True) -> "Plane":
+        """The plane with its wanted lines in memory. Raises WireError where they are damaged."""
+        lines = [line for line in self.lines if wanted(line.name)] if self.load is None else self.load(wanted)
+        return replace(self, lines=lines, load=None, unread=[])
 
 
 @dataclass(slots=True)
@@ -135,57 +160,78 @@ class Space:
     """Where reading stopped; everything before is whole."""
 
 
-def read_space(stream: BinaryIO) -> Space:
-    """All whole planes of a decompressed XSpace. Damage ends the reading and is kept."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Decompressed bytes that can be read more than once: of a plain file from there, of a compressed one from memory."""
+
+    size: int
+    path: Path | None = None
+    data: bytes = b""
+    damage: TraceError | None = None
+    """Why the data end early."""
+
+    @classmethod
+    def of(cls, path: Path) -> "Source":
+        """From a file. Raises TraceError as `open_plain` does."""
+        parts: list[bytes] = []
+        damage = None
+        with open_plain(path) as stream:
+            if stream.seekable():
+                return cls(size=path.stat().st_size, path=path)
+            try:
+                while part := stream.read(_PIECE):
+                    parts.append(part)
+            except TraceError as error:
+                damage = error
+        data = b"".join(parts)
+        return cls(size=len(data), data=data, damage=damage)
+
+    @classmethod
+    def within(cls, data: bytes) -> "Source":
+        """From memory."""
+        return cls(size=len(data), data=data)
+
+    def read(self, at: int, size: int) -> bytes:
+        """The `size` bytes from byte `at` on, fewer at the end."""
+        if self.path is None:
+            return self.data[at : at + size]
+        with self.path.open("rb") as file:
+            file.seek(at)
+            return file.read(min(size, self.size - at))
+
+
+def read_space(source: Source) -> Space:
+    """All whole planes, their lines still to be asked for. Damage ends the reading and is kept."""
     space = Space()
     texts = {_ERRORS: space.errors, _WARNINGS: space.warnings, _HOSTNAMES: space.hostnames}
+    shared: dict[Any, dict[bytes, tuple[int, EventKind]]] = {}
     try:
-        for number, start, body in _top_level(stream):
+        for number, start, size in _top_level(source):
             if number == _PLANES:
-                space.planes.append(read_plane(body, start))
+                space.planes.append(_open_plane(source, start, size, shared))
             elif number in texts:
-                texts[number].append(body.decode(errors="replace"))
+                texts[number].append(source.read(start, size).decode(errors="replace"))
     except WireError as error:
-        space.damage = error
+        cut = source.damage if error.code == "truncated" else None
+        space.damage = error if cut is None else WireError(cut.code, source.size, cut.what)
     return space
 
 
-def _top_level(stream: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """(field number, byte of its content, content) of the outermost message. All its fields are length-delimited."""
+def _top_level(source: Source) -> Iterator[tuple[int, int, int]]:
+    """(field number, byte of its content, size) of the outermost message. All its fields are length-delimited."""
     at = 0
-    while tag := _take(stream, 1, at):
-        if tag[0] & 7 != _BYTES or not 1 <= tag[0] >> 3 <= 15 or tag[0] > 0x7F:
+    while head := source.read(at, 11):
+        if head[0] & 7 != _BYTES or not 1 <= head[0] >> 3 <= 15 or head[0] > 0x7F:
             raise WireError("malformed", at, "no field of an XSpace")
-        size, digits = 0, 0
-        while True:
-            byte = _take(stream, 1, at)
-            if not byte:
-                raise WireError("truncated", at, "the file ends within a length")
-            size |= (byte[0] & 0x7F) << 7 * digits
-            digits += 1
-            if byte[0] < 0x80:
-                break
-            if digits == 10:
-                raise WireError("malformed", at, "a length of more than ten bytes")
-        start = at + 1 + digits
-        body = _take(stream, size, start)
-        if len(body) < size:
-            rest = _first_damage(body, start) if tag[0] >> 3 == _PLANES else None
-            raise rest or WireError("truncated", start + len(body), "the file ends within a plane")
-        yield tag[0] >> 3, start, body
+        size, digits = _varint(head, 1, len(head), at)
+        start = at + digits
+        if start + size > source.size:
+            rest = _first_damage(source.read(start, size), start) if head[0] >> 3 == _PLANES else None
+            raise rest or WireError("truncated", source.size, "the file ends within a plane")
+        yield head[0] >> 3, start, size
         at = start + size
-
-
-def _take(stream: BinaryIO, size: int, at: int) -> bytes:
-    """The next `size` bytes, fewer at the end of the file. In pieces, since a damaged file may ask for any size."""
-    parts = []
-    try:
-        while size and (part := stream.read(min(size, _PIECE))):
-            parts.append(part)
-            size -= len(part)
-    except TraceError as error:  # damaged compression
-        raise WireError(error.code, at + sum(map(len, parts)), error.what) from None
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    if source.damage is not None:
+        raise WireError(source.damage.code, at, source.damage.what)
 
 
 def _first_damage(body: bytes, base: int) -> WireError | None:
@@ -237,26 +283,64 @@ def _fields(data: bytes, at: int, end: int, base: int) -> Iterator[tuple[int, in
         yield number, wire, tag_at, start, at
 
 
-def read_plane(data: bytes, base: int = 0) -> Plane:
-    """A plane from its bytes; `base` is where they stand in the file. Raises WireError."""
-    lines, rest = [], bytearray()
+def read_plane(data: bytes) -> Plane:
+    """A plane from its bytes. Raises WireError."""
+    return _open_plane(Source.within(data), 0, len(data), {}).whole()
+
+
+def _open_plane(source: Source, base: int, size: int, shared: dict[Any, dict[bytes, tuple[int, EventKind]]]) -> Plane:
+    """A plane without its lines. `shared` has the event kinds of other planes by their bytes, for each set of names."""
+    data = source.read(base, size)
+    spans, entries, rest = [], [], bytearray()
     for number, wire, tag_at, start, end in _within(data, 0, len(data), base):
         if number == _LINES and wire == _BYTES:
-            lines.append((start, end))
+            spans.append((start, end))
+        elif number == _KINDS and wire == _BYTES:
+            entries.append(data[start:end])
         else:
             rest += data[tag_at:end]
     message = _parse("XPlane", bytes(rest), base)
     names = {key: entry.name for key, entry in message.stat_metadata.items()}
+    known = shared.setdefault(tuple(sorted(names.items())), {})
+    kinds = {}
+    for entry in entries:
+        found = known.get(entry) or _kind(entry, names, base)
+        if len(entry) < _SHARED:
+            known[entry] = found
+        kinds[found[0]] = found[1]
+
+    titles = [_line_name(data, span, base) for span in spans]
+
+    def load(wanted: Wanted) -> list[Line]:
+        data = source.read(base, size)
+        return [_read_line(data, span, names, base) for span, title in zip(spans, titles, strict=True) if wanted(title)]
+
     return Plane(
         id=message.id,
         name=message.name,
         stats=_stats(message.stats, names),
-        kinds={
-            key: EventKind(name=kind.name, display_name=kind.display_name, stats=_stats(kind.stats, names))
-            for key, kind in message.event_metadata.items()
-        },
-        lines=[_read_line(data, span, names, base) for span in lines],
+        kinds=kinds,
+        load=load,
+        unread=titles,
+        size=size,
     )
+
+
+def _kind(entry: bytes, names: dict[int, str], base: int) -> tuple[int, EventKind]:
+    message = _parse("KindEntry", entry, base)
+    kind = message.value
+    return message.key, EventKind(name=kind.name, display_name=kind.display_name, stats=_stats(kind.stats, names))
+
+
+def _line_name(data: bytes, span: tuple[int, int], base: int) -> str:
+    """Name of a line, which nearly always stands before its events."""
+    shown = b""
+    for number, _, _, start, end in _within(data, *span, base):
+        if number == _NAME:
+            return data[start:end].decode(errors="replace")
+        if number == _DISPLAY_NAME:
+            shown = data[start:end]
+    return shown.decode(errors="replace")
 
 
 def _within(data: bytes, start: int, end: int, base: int) -> Iterator[tuple[int, int, int, int, int]]:
@@ -441,6 +525,7 @@ def _long_varint(words: NDArray[np.uint64], at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & (1 << 64) - 1, k + 1
     return 0, 1 << 62
+
 
 class _Columns:
     """Collects the events of a line, block by block."""

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from tracegap.ingest.intervals import Cover, Ints, union
+from tracegap.ingest.intervals import Cover, Ints, sums_by, union
 from tracegap.ingest.readers import _xspace_tpu as tpu
 from tracegap.ingest.readers import _xspace_xla as xla
 from tracegap.ingest.readers._xplane import MISSING, Line, Plane, Space, Value
 from tracegap.ingest.readers._xspace_host import Host
-from tracegap.ingest.readers._xspace_ops import Batch, Executions, Programs, number, text
+from tracegap.ingest.readers._xspace_ops import Batch, Programs, keyed, number, text
 from tracegap.models.ops import STATE_OF_CLASS, State
 
 _DERIVED = (
@@ -29,26 +29,24 @@ def is_unknown(plane: Plane, line: Line) -> bool:
     return line.name not in KNOWN_LINES and not (is_gpu and xla.is_stream(line))
 
 
-def space_facts(space: Space, programs: Programs, executions: list[Executions], host: Host) -> dict[str, Any]:
-    """Counts and sums of the raw file, with picoseconds exact."""
-    batches: dict[str, list[Batch]] = {}
-    for mine in executions:
-        batches.setdefault(mine.device_id, []).extend(batch for batch in mine.batches if len(batch.op))
+def space_facts(space: Space, programs: Programs) -> dict[str, Any]:
+    """What is known of the file before its lines are read; the lists by plane and device are filled when they are."""
     modules = sorted((programs.entries[key], module.name, *module.counts) for key, module in programs.modules.items())
     facts: dict[str, Any] = {
-        "planes": [_plane_facts(plane, programs, host) for plane in space.planes],
+        "planes": [{"name": plane.name} for plane in space.planes],
         "hostnames": space.hostnames,
         "errors": space.errors,
         "warnings": space.warnings,
-        "aggregated_records": sum(line.aggregated for plane in space.planes for line in plane.lines),
-        "devices": {device: _device_facts(own) for device, own in batches.items() if own},
+        "aggregated_records": 0,
+        "devices": {},
     }
     if modules:
         facts["hlo_modules[entry,name,computations,instructions]"] = [list(module) for module in modules]
     return facts
 
 
-def _plane_facts(plane: Plane, programs: Programs, host: Host) -> dict[str, Any]:
+def plane_facts(plane: Plane, programs: Programs, host: Host) -> dict[str, Any]:
+    """Counts and sums of the events of a plane as they stand in the file."""
     facts: dict[str, Any] = {
         "name": plane.name,
         "lines": len(plane.lines),
@@ -101,15 +99,12 @@ def _xla_ops(plane: Plane) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
     for line in plane.lines:
         if line.name not in tpu.OPS_LINES or not len(line):
             continue
-        keys, which = np.unique(line.kind, return_inverse=True)
+        keys, which = keyed(line.kind)
         device_ps = np.where(
             line.numbers("device_duration_ps") == MISSING, line.duration_ps, line.numbers("device_duration_ps")
         )
         columns = [np.bincount(which, minlength=len(keys)).tolist()]
-        for values in (line.duration_ps, device_ps):
-            sums = np.zeros(len(keys), dtype=np.int64)
-            np.add.at(sums, which, values)
-            columns.append(sums.tolist())
+        columns += [sums_by(which, values, len(keys)).tolist() for values in (line.duration_ps, device_ps)]
         for key, n, ps, own_ps in zip(keys.tolist(), *columns, strict=True):
             kind = plane.kinds.get(key)
             stats = kind.stats if kind is not None else {}
@@ -120,7 +115,7 @@ def _xla_ops(plane: Plane) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
     return _sums(categories), _sums(names)
 
 
-def _device_facts(batches: list[Batch]) -> dict[str, int]:
+def device_facts(batches: list[Batch]) -> dict[str, int]:
     """Unions of a device's operations in ps, before anything is rounded."""
     start = np.concatenate([batch.start_ps for batch in batches])
     end = np.concatenate([batch.end_ps for batch in batches])

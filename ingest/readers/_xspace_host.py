@@ -39,7 +39,7 @@ class Clock:
             start = plane.stats.get("profile_start_time")
             if isinstance(start, int) and start > 0:
                 return cls(start)
-        lines = (line for plane in planes for line in plane.lines if len(line))
+        lines = (line for plane in planes for line in plane.whole().lines if len(line))
         return cls(min((line.timestamp_ns for line in lines if line.timestamp_ns > _ABSOLUTE_NS), default=None))
 
     def shifted_ns(self, line: Line) -> int:
@@ -77,7 +77,7 @@ class Host:
     """All spans of host threads, with the ids by which device work refers to them."""
 
     events: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=HOST_EVENTS))
-    """As HOST_EVENTS, in file order."""
+    """As HOST_EVENTS, in file order; texts as categories."""
     steps: list[tuple[int, int | None, int]] = field(default_factory=list)
     """Step annotations: step number, group id, row of the event."""
     producers: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -90,9 +90,9 @@ class Host:
     """Rows of runtime calls by correlation id."""
     regions: dict[str, tuple[list[int], list[tuple[int, int] | None]]] = field(default_factory=dict)
     """By thread: when a pool thread took over a piece of work, with its context, and when it gave it back (None)."""
-    _start: list[int] = field(default_factory=list)
-    _parent: list[int] = field(default_factory=list)
-    _thread: list[str] = field(default_factory=list)
+    _start: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _parent: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _thread: pl.Series = field(default_factory=pl.Series)
 
     def by_correlation(self, correlation: int) -> Launch | None:
         """The runtime call with a correlation id."""
@@ -122,21 +122,21 @@ class Host:
             if producer is None or self._start[producer] > at_ns or producer == row:
                 break
             row = producer
-            thread, at_ns = self._thread[row], self._start[row]
+            thread, at_ns = str(self._thread[row]), int(self._start[row])
         return self._at(self._call(row))
 
     def _call(self, row: int | None) -> int | None:
         """The innermost executing call around a row."""
         at = -1 if row is None else row
         while at >= 0 and not _executes(self.events["name"][at]):
-            at = self._parent[at]
+            at = int(self._parent[at])
         return at if at >= 0 else row
 
     def _root(self, row: int | None) -> int | None:
         while row is not None:
             at = row
             while at >= 0 and at not in self.consumers:
-                at = self._parent[at]
+                at = int(self._parent[at])
             producer = self.producers.get(self.consumers[at]) if at >= 0 else None
             if producer is None or self._start[producer] >= self._start[row]:
                 return row
@@ -144,7 +144,7 @@ class Host:
         return None
 
     def _at(self, row: int | None) -> Launch | None:
-        return None if row is None else Launch(start_ns=self._start[row], thread=self._thread[row])
+        return None if row is None else Launch(start_ns=int(self._start[row]), thread=str(self._thread[row]))
 
 
 def read_host(planes: list[Plane], clock: Clock, device_work: Mapping[int, NDArray[np.bool_]]) -> Host:
@@ -170,8 +170,7 @@ def read_host(planes: list[Plane], clock: Clock, device_work: Mapping[int, NDArr
         pl.Series("self_ns", tree.self_ns),
         nullable("parent_id", np.where(tree.parent < 0, MISSING, tree.parent)),
     ).select(*HOST_EVENTS)
-    host._start, host._thread = events["start_ns"].to_list(), events["thread"].to_list()
-    host._parent = tree.parent.tolist()
+    host._start, host._thread, host._parent = events["start_ns"].to_numpy(), events["thread"], tree.parent
     _note_regions(host)
     return host
 
@@ -184,16 +183,16 @@ def _spans(plane: Plane, line: Line, keep: NDArray[np.bool_], clock: Clock) -> p
     is_step = line.numbers("step_num")[keep] != MISSING
     frame = pl.DataFrame(
         {
-            "kind": pl.Series([_kind(name) for name in names]).gather(codes),
-            "name": pl.Series(names).gather(codes),
+            "kind": pl.Series([_kind(name) for name in names], dtype=pl.Categorical).gather(codes),
+            "name": pl.Series(names, dtype=pl.Categorical).gather(codes),
             "start_ns": start,
             "dur_ns": end - start,
             "correlation_id": nullable("correlation_id", line.numbers("correlation_id")[keep]),
         }
     )
     return frame.with_columns(
-        pl.lit(thread_name(line, plane.stats.get("process_id"))).alias("thread"),
-        pl.when(pl.Series(is_step)).then(pl.lit("step")).otherwise("kind").alias("kind"),
+        pl.lit(thread_name(line, plane.stats.get("process_id")), dtype=pl.Categorical).alias("thread"),
+        pl.when(pl.Series(is_step)).then(pl.lit("step", dtype=pl.Categorical)).otherwise("kind").alias("kind"),
     )
 
 

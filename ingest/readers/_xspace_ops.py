@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -10,9 +11,9 @@ from numpy.typing import NDArray
 
 from tracegap.ingest.classify import hlo
 from tracegap.ingest.classify.hlo_module import Instruction, Module
-from tracegap.ingest.readers._xplane import MISSING, Ints, Plane, Value
+from tracegap.ingest.readers._xplane import EventKind, Ints, Plane, Value
 from tracegap.ingest.readers._xspace_host import Clock, Host, Launch, nullable, to_ns
-from tracegap.ingest.trace import OPS, shapes_json
+from tracegap.ingest.trace import COLLECTIVES, OPS, shapes_json
 from tracegap.models.ops import OpClass
 
 _MODULE_NAME = re.compile(r"^(.*)\((-?\d+)\)$")
@@ -37,6 +38,14 @@ class Op:
     """The instruction as all devices know it: module and channel or name."""
 
 
+def _lean(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema with texts as categories: few texts stand for many rows."""
+    return {name: pl.Categorical() if kind == pl.String else kind for name, kind in schema.items()}
+
+
+LEAN_OPS, LEAN_COLLECTIVES = _lean(OPS), _lean(COLLECTIVES)
+
+
 @dataclass(slots=True, kw_only=True)
 class Batch:
     """Executions on one stream. Columns have one entry for each; left out, there is nothing of the kind."""
@@ -58,13 +67,11 @@ class Batch:
     bytes: list[int | None] | None = None
 
     def frame(self, device_id: str, step_of_group: Mapping[int, int]) -> pl.DataFrame:
-        """Rows in the columns of OPS (op_id is not set yet), with the operation's number `op`."""
-        none = np.full(len(self.op), MISSING, dtype=np.int64)
-        groups, which = np.unique(none if self.group is None else self.group, return_inverse=True)
-        steps = np.array([step_of_group.get(g, MISSING) for g in groups.tolist()], dtype=np.int64)[which]
+        """Rows in the columns of OPS, texts as categories; op_id is not set yet."""
+        n = len(self.op)
         start = to_ns(self.start_ps)
         columns: dict[str, pl.Series | Ints] = {
-            name: pl.Series([getattr(op, name) for op in self.ops], dtype=OPS[name]).gather(self.op)
+            name: pl.Series([getattr(op, name) for op in self.ops], dtype=LEAN_OPS[name]).gather(self.op)
             for name in OPS
             if name in Op.__dataclass_fields__
         }
@@ -72,20 +79,27 @@ class Batch:
             if own is not None:
                 columns[name] = pl.Series(own, dtype=pl.Int64)
         launch = np.zeros(len(self.op), dtype=np.int64) if self.launch is None else self.launch
-        threads = pl.Series([x.thread if x is not None else None for x in self.launches], dtype=pl.String)
+        threads = pl.Series([x.thread if x is not None else None for x in self.launches], dtype=pl.Categorical)
         begins = pl.Series([x.start_ns if x is not None else None for x in self.launches], dtype=pl.Int64)
         columns |= {
-            "op_id": np.zeros(len(self.op), dtype=np.int64),
-            "device_id": pl.Series([device_id]).new_from_index(0, len(self.op)),
-            "stream": pl.Series([self.stream]).new_from_index(0, len(self.op)),
+            "op_id": np.zeros(n, dtype=np.int64),
+            "device_id": pl.Series([device_id], dtype=pl.Categorical).new_from_index(0, n),
+            "stream": pl.Series([self.stream], dtype=pl.Categorical).new_from_index(0, n),
             "start_ns": start,
             "dur_ns": to_ns(self.end_ps) - start,
-            "step": nullable("step", steps),
-            "correlation_id": nullable("correlation_id", none if self.correlation is None else self.correlation),
+            "step": self._steps(step_of_group),
+            "correlation_id": absent(n) if self.correlation is None else nullable("correlation_id", self.correlation),
             "launch_ns": begins.gather(launch),
             "launch_thread": threads.gather(launch),
         }
-        return pl.DataFrame({name: columns[name] for name in OPS} | {"op": self.op})
+        return pl.DataFrame({name: columns[name] for name in OPS})
+
+    def _steps(self, step_of_group: Mapping[int, int]) -> pl.Series:
+        if self.group is None or not step_of_group:
+            return absent(len(self.op))
+        groups, which = keyed(self.group)
+        steps = pl.Series([step_of_group.get(g) for g in groups.tolist()], dtype=pl.Int64)
+        return steps.gather(which)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,6 +147,25 @@ class Context:
     clock: Clock
     programs: Programs
     host: Host
+    known: dict[EventKind, Any] = field(default_factory=dict)
+    """What TPU planes know of an event kind: equal ones are described once for all devices."""
+
+
+def keyed(values: Ints) -> tuple[Ints, Ints]:
+    """Distinct values in increasing order, and which of them each is. Small numbers need no sorting."""
+    if not len(values) or values.min() < 0 or values.max() > 4 * len(values) + 1000:
+        distinct, which = np.unique(values, return_inverse=True)
+        return distinct, which.astype(np.int64)
+    place = np.zeros(int(values.max()) + 1, dtype=np.int64)
+    place[values] = 1
+    distinct = np.flatnonzero(place)
+    place[distinct] = np.arange(len(distinct))
+    return distinct, place[values]
+
+
+def absent(n: int) -> pl.Series:
+    """A column of numbers that are not known."""
+    return pl.Series([None], dtype=pl.Int64).new_from_index(0, n)
 
 
 def signed(unsigned: int) -> int:

@@ -17,10 +17,10 @@ from tracegap.ingest.readers._xspace_host import Launch
 from tracegap.ingest.readers._xspace_ops import (
     Batch,
     Context,
-    Executions,
     Op,
     Programs,
     holds_next,
+    keyed,
     number,
     shapes_of,
     site_of,
@@ -48,11 +48,17 @@ _BREAKDOWN = messages(
 _CORE = messages("tracegap.core", {"CoreDetails": "global_chip_id 5 i64; global_core_id 6 i64"})["CoreDetails"]
 
 
-def tpu_executions(plane: Plane, context: Context) -> Executions | None:
-    """Leaves of the operation lines, asynchronous operations as one from start to done. None: no TPU plane."""
+def tpu_device(plane: Plane) -> tuple[str, int] | None:
+    """Id and number of the device of a TPU plane. None: no TPU plane."""
+    match = PLANE.match(plane.name)
+    return (f"TPU:{match[1]}", _global_id(plane, int(match[1]))) if match is not None else None
+
+
+def tpu_executions(plane: Plane, context: Context) -> list[Batch]:
+    """Leaves of the operation lines, asynchronous operations as one from start to done; of a TPU plane."""
     match = PLANE.match(plane.name)
     if match is None:
-        return None
+        return []
     local, core = int(match[1]), match[2]
     reader = _Reader(plane, context)
     for line in plane.lines:
@@ -62,8 +68,7 @@ def tpu_executions(plane: Plane, context: Context) -> Executions | None:
     launches, code = _launches(plane, local, context)
     for batch in reader.batches:
         batch.launches, batch.launch = launches, code(batch.start_ps)
-    batches = [batch for batch in reader.batches if len(batch.op)]
-    return Executions(device_id=f"TPU:{local}", ordinal=_global_id(plane, local), batches=batches)
+    return [batch for batch in reader.batches if len(batch.op)]
 
 
 def _global_id(plane: Plane, local: int) -> int:
@@ -110,31 +115,35 @@ class _Reader:
     plane: Plane
     context: Context
     batches: list[Batch] = field(default_factory=list)
-    known: dict[int, _Known] = field(default_factory=dict)
     spans: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """Asynchronous operations found so far: (start, end) in ps by instruction."""
 
     def describe(self, key: int) -> _Known:
         """What an event kind is; found once."""
-        if key not in self.known:
-            kind = self.plane.kinds.get(key) or EventKind(name=f"#{key}", display_name="", stats={})
+        kind = self.plane.kinds.get(key)
+        if kind is None:
+            kind = self.plane.kinds[key] = EventKind(name=f"#{key}", display_name="", stats={})
+        known = self.context.known
+        if kind not in known:
             instruction = _instruction(kind)
-            self.known[key] = _Known(
+            known[kind] = _Known(
                 instruction=instruction,
                 program=number(kind.stats.get("program_id")),
                 op=_op(kind, instruction, self.context.programs),
                 half="start" if instruction.opcode in ("send", "recv") else hlo.is_half(instruction.opcode),
                 starts=_start_names(instruction),
             )
-        return self.known[key]
+        found: _Known = known[kind]
+        return found
 
     def read_ops(self, line: Line, stream: str) -> None:
         """An operation line: what is left when control flow and halves are taken out, and the halves together."""
         start = self.context.clock.starts_ps(line)
         end = start + line.duration_ps
-        kinds = {key: self.describe(key) for key in np.unique(line.kind).tolist()}
-        control = [key for key, known in kinds.items() if known.instruction.opcode in hlo.STRUCTURE]
-        keep = ~(np.isin(line.kind, control) & holds_next(start, end))
+        present, which = keyed(line.kind)
+        kinds = {key: self.describe(key) for key in present.tolist()}
+        control = np.array([known.instruction.opcode in hlo.STRUCTURE for known in kinds.values()])
+        keep = ~(control[which] & holds_next(start, end))
         group = line.numbers("group_id")
         overlapped: list[_Async] = []
         for begun, done in _pair_halves(line, start, kinds):
@@ -146,12 +155,11 @@ class _Reader:
         for known_spans in self.spans.values():
             known_spans.sort()
         overlapped += self._from_async_line(line, (start, end), keep)
-        keys, which = np.unique(line.kind[keep], return_inverse=True)
         self.batches.append(
             Batch(
                 stream=stream,
-                ops=[kinds[key].op for key in keys.tolist()],
-                op=which.astype(np.int64),
+                ops=[known.op for known in kinds.values()],
+                op=which[keep],
                 start_ps=start[keep],
                 end_ps=end[keep],
                 group=group[keep],

@@ -32,13 +32,15 @@ def is_stream(line: Line) -> bool:
     return _STREAM.match(line.name) is not None
 
 
-def gpu_executions(plane: Plane, context: Context) -> Executions | None:
-    """Kernels, copies and fills of the streams. None: no GPU plane."""
+def gpu_device(plane: Plane) -> tuple[str, int] | None:
+    """Id and number of the device of a GPU plane. None: no GPU plane."""
     match = PLANE.match(plane.name)
-    if match is None:
-        return None
-    batches = [_stream(plane, line, context) for line in plane.lines if is_stream(line) and len(line)]
-    return Executions(device_id=f"GPU:{match[1]}", ordinal=int(match[1]), batches=batches)
+    return (f"GPU:{match[1]}", int(match[1])) if match is not None else None
+
+
+def gpu_executions(plane: Plane, context: Context) -> list[Batch]:
+    """Kernels, copies and fills of the streams of a GPU plane."""
+    return [_stream(plane, line, context) for line in plane.lines if is_stream(line) and len(line)]
 
 
 def _stream(plane: Plane, line: Line, context: Context) -> Batch:

@@ -25,7 +25,7 @@ from tracegap.ingest.readers._xplane import (
     Space,
     Value,
 )
-from tracegap.ingest.readers.xspace import trace_of
+from tracegap.ingest.readers.xspace import complete, trace_of
 from tracegap.ingest.trace import Trace
 
 NAME = "xla_chrome"
@@ -64,7 +64,7 @@ def read(path: Path) -> Trace:
     space = _space(events)
     if not space.planes:
         raise TraceError(str(path), "has no process", code="foreign", todo="is this a trace of XLA's profiler?")
-    trace = trace_of(space, issues)
+    trace = complete(trace_of(space, issues))
     trace.format = NAME
     devices = trace.facts["devices"]
     trace.facts = _facts(events, space) | {"devices": devices}

@@ -2,7 +2,8 @@
 
 import json
 import re
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,27 @@ from tracegap.ingest.files import open_plain
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers import _xspace_tpu as tpu
 from tracegap.ingest.readers import _xspace_xla as xla
-from tracegap.ingest.readers._xplane import MISSING, Line, Plane, Space, read_space
-from tracegap.ingest.readers._xspace_facts import is_unknown, space_facts
+from tracegap.ingest.readers._xplane import MISSING, Line, Plane, Source, Space, WireError, read_space
+from tracegap.ingest.readers._xspace_facts import device_facts, is_unknown, plane_facts, space_facts
 from tracegap.ingest.readers._xspace_host import Clock, Host, read_host, to_ns
-from tracegap.ingest.readers._xspace_ops import Context, Executions, Op, Programs, number, text
-from tracegap.ingest.trace import COLLECTIVES, OPS, STEP_MARKS, Device, DeviceKind, Trace
+from tracegap.ingest.readers._xspace_ops import (
+    LEAN_COLLECTIVES,
+    Batch,
+    Context,
+    Executions,
+    Op,
+    Programs,
+    number,
+    text,
+)
+from tracegap.ingest.trace import COLLECTIVES, HOST_EVENTS, OPS, STEP_MARKS, Device, DeviceKind, Trace
 from tracegap.models.ops import OpClass
 
 NAME = "xspace"
 
 _HOST = re.compile(r"^/host:(?!metadata$|CUPTI$|ROCTRACER$|tfstreamz$)")
 _FAR_PS = 10**18  # eleven days
+_LARGE_BYTES = 1 << 24  # larger files come device by device
 _STEP_LINES = ("Steps", "Sparse Core Steps")
 _UTF8_REPLACEMENT = b"\xef\xbf\xbd"
 
@@ -42,11 +53,25 @@ def sniff(name: str, head: bytes) -> bool:
 
 
 def read(path: Path) -> Trace:
-    """Reads a file. Raises TraceError where not even one plane is whole."""
-    with open_plain(path) as stream:
-        space = read_space(stream)
+    """Reads a file. Raises TraceError where not even one plane is whole.
+
+    Devices of a large file come one by one in `further_ops`, those of a small one at once.
+    """
+    space = read_space(Source.of(path))
     _check(path, space)
-    return trace_of(space)
+    trace = trace_of(space)
+    return trace if sum(plane.size for plane in space.planes) > _LARGE_BYTES else complete(trace)
+
+
+def complete(trace: Trace) -> Trace:
+    """The trace with what was still to come, in the types of the schemas."""
+    ops, collectives = [trace.ops], [trace.collectives]
+    trace.host_events = pl.concat([batch.cast(HOST_EVENTS) for batch in trace.host_batches()])  # type: ignore[arg-type]
+    for frame in trace.further_ops:
+        ops.append(frame.cast(OPS))  # type: ignore[arg-type]
+        collectives.append(trace.collectives.cast(COLLECTIVES))  # type: ignore[arg-type]
+    trace.ops, trace.collectives = pl.concat(ops), pl.concat(collectives)
+    return trace
 
 
 def _check(path: Path, space: Space) -> None:
@@ -69,56 +94,140 @@ def _is_mangled_text(path: Path) -> bool:
 
 
 def trace_of(space: Space, issues: Issues | None = None) -> Trace:
-    """The tables of a decoded XSpace, wherever it came from."""
+    """The tables of a decoded XSpace, wherever it came from; operations come in `further_ops`, a frame a device.
+
+    With each frame, `collectives` has its rows; facts and issues of its planes are added.
+    """
     issues = issues if issues is not None else Issues()
     _report(space, issues)
     clock = Clock.of(space.planes)
-    planes = [_sound(plane, clock, issues) for plane in space.planes]
-    hosts = [plane for plane in planes if _HOST.match(plane.name)]
+    programs = Programs.of(space.planes)
+    facts = space_facts(space, programs)
+    devices: dict[str, _Parts] = {}
+    raw: dict[int, Plane] = {}
+    for i, plane in enumerate(space.planes):
+        found = tpu.tpu_device(plane) or xla.gpu_device(plane)
+        if found is None:
+            raw[i] = _load(plane, issues)
+        else:
+            kind: DeviceKind = "tpu" if found[0].startswith("TPU") else "gpu"
+            devices.setdefault(found[0], _Parts(_device(plane, *found, kind))).planes.append(i)
+    planes = {i: _sound(plane, clock, issues) for i, plane in raw.items()}
+    hosts = [plane for plane in planes.values() if _HOST.match(plane.name)]
     work = {id(line): mask for plane in hosts for line in plane.lines if (mask := xla.cpu_work(plane, line)).any()}
     host = read_host(hosts, clock, work)
-    context = Context(clock=clock, programs=Programs.of(planes), host=host)
-    executions: list[Executions] = []
-    devices: dict[str, Device] = {}
-    for plane in planes:
-        for kind, mine in _on_devices(plane, work, context):
-            devices.setdefault(mine.device_id, _device(plane, mine, kind))
-            executions.append(mine)
-    marks, step_of_group = _steps(planes, clock, host)
-    ops = _number(executions, step_of_group)
+    context = Context(clock=clock, programs=programs, host=host)
+    for plane in hosts:
+        for mine in xla.cpu_executions(plane, work, context):
+            device = Device(device_id=mine.device_id, kind="cpu", ordinal=mine.ordinal)
+            devices.setdefault(mine.device_id, _Parts(device)).batches += mine.batches
+    for i, plane in raw.items():
+        _note_plane(facts, i, plane, context)
+    marks, step_of_group = _steps([space.planes[i] for parts in devices.values() for i in parts.planes], clock, host)
     trace = Trace(
         format=NAME,
-        framework=_framework(planes, context.programs),
+        framework=_framework(space.planes, hosts, programs),
         origin_unix_ns=clock.origin_unix_ns,
         host=next(iter(space.hostnames), None),
-        devices=list(devices.values()),
-        ops=ops.select(*OPS),
-        host_events=host.events,
+        devices=[parts.device for parts in devices.values()],
+        further_host_events=iter([host.events] if len(host.events) else []),
         step_marks=marks,
-        collectives=_collectives(ops, executions),
-        config=_config(planes),
-        facts=space_facts(space, context.programs, executions, host),
+        config=_config(space.planes),
+        facts=facts,
         issues=issues,
     )
-    unpaired = ops.filter(pl.col("name").str.contains(r"-(start|done)(\.\d+)?$") & (pl.col("stream") != "async"))
-    issues.add(
-        "async_unpaired",
-        "halves of asynchronous operations whose other half is not in the trace: each stands for itself",
-        count=len(unpaired),
-        where=unpaired["name"][0] if len(unpaired) else "",
-    )
+    trace.further_ops = _frames(trace, space, devices, context, step_of_group)
     return trace
 
 
-def _on_devices(plane: Plane, work: xla.Masks, context: Context) -> list[tuple[DeviceKind, Executions]]:
-    """What a plane ran, with the kind of device; nothing for planes that are no device."""
-    if plane.name.startswith("/device:"):
-        found: list[tuple[DeviceKind, Executions | None]] = [
-            ("tpu", tpu.tpu_executions(plane, context)),
-            ("gpu", xla.gpu_executions(plane, context)),
-        ]
-        return [(kind, mine) for kind, mine in found if mine is not None]
-    return [("cpu", mine) for mine in xla.cpu_executions(plane, work, context)] if _HOST.match(plane.name) else []
+@dataclass(slots=True)
+class _Parts:
+    """A device, and where its operations are."""
+
+    device: Device
+    planes: list[int] = field(default_factory=list)
+    """Planes still to be read, by their place in the file."""
+    batches: list[Batch] = field(default_factory=list)
+    """What is read already."""
+
+
+def _frames(
+    trace: Trace, space: Space, devices: dict[str, _Parts], context: Context, step_of_group: dict[int, int]
+) -> Iterator[pl.DataFrame]:
+    """Operations of each device in turn. Nothing of a device is held here when the next one is read."""
+    first = 0
+    while devices:
+        parts = devices.pop(next(iter(devices)))
+        rows = _read_device(trace, space, parts, context)
+        del parts
+        if rows.batches:
+            size = sum(len(batch.op) for batch in rows.batches)
+            trace.collectives = _collectives(rows, first)
+            yield _ops(rows, first, step_of_group, trace.issues)
+            first += size
+
+
+def _read_device(trace: Trace, space: Space, parts: _Parts, context: Context) -> Executions:
+    """What a device ran; notes facts and issues of its planes."""
+    batches = [batch for batch in parts.batches if len(batch.op)]
+    for i in parts.planes:
+        plane = _load(space.planes[i], trace.issues)
+        _note_plane(trace.facts, i, plane, context)
+        plane = _sound(plane, context.clock, trace.issues)
+        read = tpu.tpu_executions if tpu.tpu_device(plane) else xla.gpu_executions
+        batches += read(plane, context)
+    if batches:
+        trace.facts["devices"][parts.device.device_id] = device_facts(batches)
+    return Executions(device_id=parts.device.device_id, ordinal=parts.device.ordinal or 0, batches=batches)
+
+
+def _ops(rows: Executions, first: int, step_of_group: dict[int, int], issues: Issues) -> pl.DataFrame:
+    """Operations of one device, numbered from `first`."""
+    frames = [batch.frame(rows.device_id, step_of_group) for batch in rows.batches]
+    rows.batches.clear()
+    ops = pl.concat(frames)
+    frames.clear()
+    ops = ops.with_columns(op_id=pl.int_range(first, first + pl.len(), dtype=pl.Int64))
+    half = pl.col("name").cast(pl.String).str.contains(r"-(start|done)(\.\d+)?$")
+    names = ops.group_by("name", "stream").agg(pl.len(), pl.col("op_id").min())
+    unpaired = names.filter(half & (pl.col("stream") != "async")).sort("op_id")
+    issues.add(
+        "async_unpaired",
+        "halves of asynchronous operations whose other half is not in the trace: each stands for itself",
+        count=int(unpaired["len"].sum()),
+        where=str(unpaired["name"][0]) if len(unpaired) else "",
+    )
+    return ops
+
+
+def _load(plane: Plane, issues: Issues) -> Plane:
+    """The plane with its lines; without any where they are damaged."""
+    try:
+        plane = plane.whole()
+    except WireError as error:
+        issues.add(
+            error.code,
+            f"{error.what}: the lines of plane {plane.name} are not read",
+            where=f"byte {error.byte}",
+            severity="data_loss",
+        )
+        return replace(plane, load=None, unread=[])
+    for line in plane.lines:
+        issues.add(
+            "aggregated_events",
+            "records with a number of occurrences in place of a start are left out: they have no place in time",
+            where=f"{plane.name} {line.name}",
+            count=line.aggregated,
+        )
+        if is_unknown(plane, line):
+            message = "lines of device planes whose meaning is not known are left out"
+            issues.add("unknown_line", message, where=f"{plane.name} {line.name}")
+    return plane
+
+
+def _note_plane(facts: dict[str, Any], i: int, plane: Plane, context: Context) -> None:
+    facts["planes"][i] = plane_facts(plane, context.programs, context.host)
+    facts["aggregated_records"] += sum(line.aggregated for line in plane.lines)
 
 
 def _report(space: Space, issues: Issues) -> None:
@@ -134,17 +243,6 @@ def _report(space: Space, issues: Issues) -> None:
         issues.add("profiler_error", f"the profiler reported: {message}", severity="data_loss")
     for message in space.warnings:
         issues.add("profiler_warning", f"the profiler warned: {message}")
-    for plane in space.planes:
-        for line in plane.lines:
-            issues.add(
-                "aggregated_events",
-                "records with a number of occurrences in place of a start are left out: they have no place in time",
-                where=f"{plane.name} {line.name}",
-                count=line.aggregated,
-            )
-            if is_unknown(plane, line):
-                message = "lines of device planes whose meaning is not known are left out"
-                issues.add("unknown_line", message, where=f"{plane.name} {line.name}")
 
 
 def _sound(plane: Plane, clock: Clock, issues: Issues) -> Plane:
@@ -153,7 +251,8 @@ def _sound(plane: Plane, clock: Clock, issues: Issues) -> Plane:
     for line in plane.lines:
         negative = line.duration_ps < 0
         far = (
-            (np.abs(line.offset_ps) > _FAR_PS)
+            (line.offset_ps > _FAR_PS)
+            | (line.offset_ps < -_FAR_PS)
             | (line.duration_ps > _FAR_PS)
             | (abs(clock.shifted_ns(line)) > _FAR_PS // 1000)
         )
@@ -186,9 +285,7 @@ _PROPERTIES: dict[str, tuple[str, int]] = {
 """Plane statistics: our name and the factor to its unit."""
 
 
-def _device(plane: Plane, mine: Executions, kind: DeviceKind) -> Device:
-    if kind == "cpu":
-        return Device(device_id=mine.device_id, kind=kind, ordinal=mine.ordinal)
+def _device(plane: Plane, device_id: str, ordinal: int, kind: DeviceKind) -> Device:
     stats = plane.stats
     properties: dict[str, Any] = {
         ours: value * factor
@@ -210,35 +307,27 @@ def _device(plane: Plane, mine: Executions, kind: DeviceKind) -> Device:
         if isinstance(peak := stats.get(name), int | float)
     }
     return Device(
-        device_id=mine.device_id,
+        device_id=device_id,
         kind=kind,
         name=text(stats.get("device_type_string") or stats.get("gpu_device_name")) or None,
-        ordinal=mine.ordinal,
+        ordinal=ordinal,
         properties=properties,
         stated_peaks={name: value for name, value in stated.items() if value > 0},
     )
 
 
-def _framework(planes: list[Plane], programs: Programs) -> str:
+def _framework(planes: list[Plane], hosts: list[Plane], programs: Programs) -> str:
     """Who wrote the file: JAX states its version or names its modules `jit_...`."""
     if any("jax_version" in plane.stats for plane in planes):
         return "jax"
-    names = [m.name for m in programs.modules.values()]
-    names += [k.name for p in planes for line in p.lines if line.name == "XLA Modules" for k in _kinds(p, line)]
-    names += [
-        k.name for p in planes if _HOST.match(p.name) for k in p.kinds.values() if k.name.startswith("PjitFunction(")
-    ]
-    if any(name.startswith(("jit_", "pjit_", "pmap_", "PjitFunction(")) for name in names):
+    modules = [m.name for m in programs.modules.values()]
+    modules += [k.name for p in planes if p.name.startswith("/device:") for k in p.kinds.values()]
+    calls = any(k.name.startswith("PjitFunction(") for p in hosts for k in p.kinds.values())
+    if calls or any(name.startswith(("jit_", "pjit_", "pmap_")) for name in modules):
         return "jax"
-    if any(name.startswith(("SyncTensorsGraph", "IrToHlo")) for name in names):
+    if any(name.startswith(("SyncTensorsGraph", "IrToHlo")) for name in modules):
         return "pytorch"
-    return (
-        "tensorflow" if any(line.name.startswith(("TensorFlow", "tf_")) for p in planes for line in p.lines) else "xla"
-    )
-
-
-def _kinds(plane: Plane, line: Line) -> list[Any]:
-    return [plane.kinds[key] for key in np.unique(line.kind).tolist() if key in plane.kinds]
+    return "tensorflow" if any(n.startswith(("TensorFlow", "tf_")) for p in planes for n in p.line_names()) else "xla"
 
 
 def _config(planes: list[Plane]) -> dict[str, Any]:
@@ -259,10 +348,7 @@ def _steps(planes: list[Plane], clock: Clock, host: Host) -> tuple[pl.DataFrame,
     marks: list[dict[str, Any]] = []
     groups: dict[int, int] = {}
     for plane in planes:
-        match = tpu.PLANE.match(plane.name) or xla.PLANE.match(plane.name)
-        for line in plane.lines if match is not None else ():
-            if line.name not in _STEP_LINES:
-                continue
+        for line in _step_lines(plane, clock):
             start = clock.starts_ps(line)
             begin, end = to_ns(start), to_ns(start + line.duration_ps)
             group = line.numbers("group_id")
@@ -296,6 +382,14 @@ def _steps(planes: list[Plane], clock: Clock, host: Host) -> tuple[pl.DataFrame,
     return pl.DataFrame(marks, schema=STEP_MARKS), groups
 
 
+def _step_lines(plane: Plane, clock: Clock) -> list[Line]:
+    """Lines of a device plane that mark steps. What is wrong in them is reported when the whole plane is read."""
+    try:
+        return _sound(plane.whole(lambda name: name in _STEP_LINES), clock, Issues()).lines
+    except WireError:
+        return []
+
+
 def _step_number(plane: Plane, line: Line, i: int, key: int) -> int | None:
     """Number of a step: its statistic, its name, or its place in the line."""
     stated = line.numbers("step_num")[i]
@@ -307,37 +401,23 @@ def _step_number(plane: Plane, line: Line, i: int, key: int) -> int | None:
     return next((int(found[1]) for found in digits if found is not None), i)
 
 
-def _number(executions: list[Executions], step_of_group: dict[int, int]) -> pl.DataFrame:
-    """All operations, numbered in file order; `part` and `batch` say where they come from."""
-    frames = [
-        batch.frame(mine.device_id, step_of_group).with_columns(
-            part=pl.lit(i, dtype=pl.Int64), batch=pl.lit(j, dtype=pl.Int64)
-        )
-        for i, mine in enumerate(executions)
-        for j, batch in enumerate(mine.batches)
-    ]
-    if not frames:
-        extra = dict.fromkeys(("op", "part", "batch"), pl.Int64)
-        return pl.DataFrame(schema={**OPS, **extra})
-    return pl.concat(frames).with_columns(op_id=pl.int_range(pl.len(), dtype=pl.Int64))
-
-
-def _collectives(ops: pl.DataFrame, executions: list[Executions]) -> pl.DataFrame:
-    """A row for each operation that communicates. Group ids are the same text on all devices of the group."""
-    place = ("part", "batch", "op")
-    described = [
-        {"part": i, "batch": j, "op": key, **_communication(op, mine.ordinal)}
-        for i, mine in enumerate(executions)
-        for j, batch in enumerate(mine.batches)
-        for key, op in enumerate(batch.ops)
-        if op.op_class is OpClass.COLLECTIVE
-    ]
-    known = pl.DataFrame(described, schema={**dict.fromkeys(place, pl.Int64), **COLLECTIVES}).drop("op_id", "seq")
-    mine = ops.filter(pl.col("op_class") == OpClass.COLLECTIVE.value).select("op_id", "device_id", *place, "start_ns")
-    nth = pl.col("op_id").cum_count().over("device_id", "group_id").cast(pl.Int64) - 1
+def _collectives(rows: Executions, first: int) -> pl.DataFrame:
+    """A row for each operation of a device that communicates. Group ids are the same text on all devices of the group."""
+    found = [pl.DataFrame(schema={**LEAN_COLLECTIVES, "start": pl.Int64})]
+    for batch in rows.batches:
+        talks = np.array([op.op_class is OpClass.COLLECTIVE for op in batch.ops])
+        at = np.flatnonzero(talks[batch.op])
+        described = [
+            _communication(op, rows.ordinal) if talk else {} for op, talk in zip(batch.ops, talks, strict=True)
+        ]
+        columns = {name: [row.get(name) for row in described] for name in COLLECTIVES}
+        frame = pl.DataFrame(columns, schema=LEAN_COLLECTIVES)[batch.op[at]]
+        found.append(frame.with_columns(op_id=pl.Series(first + at), start=pl.Series(batch.start_ps[at])))
+        first += len(batch.op)
+    nth = pl.col("op_id").cum_count().over("group_id").cast(pl.Int64) - 1
     return (
-        mine.join(known, on=place, how="left")
-        .sort("device_id", "start_ns", "op_id")
+        pl.concat(found)
+        .sort("start", "op_id")
         .with_columns(seq=pl.when(pl.col("group_id").is_not_null()).then(nth))
         .sort("op_id")
         .select(*COLLECTIVES)

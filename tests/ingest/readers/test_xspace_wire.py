@@ -1,7 +1,6 @@
 """The wire format of XSpace against protobuf itself, and what is left of damaged files."""
 
 import gzip
-import io
 import random
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracegap.ingest.readers._xplane import MISSING, PROTO, WANTED_INTS, read_plane, read_space
+from tracegap.ingest.readers._xplane import MISSING, PROTO, WANTED_INTS, Source, WireError, read_plane, read_space
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NAMES = ["run_id", "hlo_op", "group_id", "other", "name"]
@@ -120,7 +119,7 @@ def test_planes_before_a_cut_are_whole_and_the_cut_is_named():
     data = space(first, second)
     border = len(space(first)) - len(space())
     for size in range(1, len(data) - len(space())):
-        read = read_space(io.BytesIO(data[:size]))
+        read = read_space(Source.within(data[:size]))
         whole = int(size >= border)
         assert [p.name for p in read.planes] == ["one"][:whole]
         if size == border:
@@ -130,19 +129,22 @@ def test_planes_before_a_cut_are_whole_and_the_cut_is_named():
             assert read.damage.code == "truncated"
 
 
-def test_damage_inside_a_plane_is_malformed_and_ends_the_reading():
+def test_damage_inside_a_line_is_found_when_it_is_read_and_costs_only_its_plane():
     first, second = small_plane("one"), small_plane("two", 9)
     data = bytearray(space(first, second))
     data[data.rindex(b'"\x07\x08')] = 0x27  # the tag of the last event gets wire type 7
-    read = read_space(io.BytesIO(bytes(data)))
-    assert [p.name for p in read.planes] == ["one"]
-    assert read.damage is not None
-    assert read.damage.code == "malformed"
-    assert 0 < read.damage.byte <= len(data)
+    read = read_space(Source.within(bytes(data)))
+    assert read.damage is None
+    one, two = read.planes
+    assert [len(line) for line in one.whole().lines] == [3]
+    with pytest.raises(WireError) as caught:
+        two.whole()
+    assert caught.value.code == "malformed"
+    assert data[caught.value.byte] == 0x27
 
 
 def test_a_length_beyond_all_memory_is_damage_not_an_allocation():
-    read = read_space(io.BytesIO(b"\x0a" + b"\xff" * 8 + b"\x7f" + b"\x08\x01"))
+    read = read_space(Source.within(b"\x0a" + b"\xff" * 8 + b"\x7f" + b"\x08\x01"))
     assert read.planes == []
     assert read.damage is not None
 
@@ -153,11 +155,11 @@ def test_any_flipped_bytes_give_planes_or_damage_never_a_crash(seed):
     data = bytearray(space(small_plane("one", 20), small_plane("two", 20)))
     for _ in range(rng.choice([1, 2, 5])):
         data[rng.randrange(len(data))] = rng.randrange(256)
-    read = read_space(io.BytesIO(bytes(data)))
+    read = read_space(Source.within(bytes(data)))
     assert read.damage is not None or len(read.planes) in (1, 2)
 
 
 def test_errors_warnings_and_hostnames():
     data = PROTO["XSpace"](errors=["lost 3 events"], warnings=["late"], hostnames=["h0"]).SerializeToString()
-    read = read_space(io.BytesIO(data))
+    read = read_space(Source.within(data))
     assert (read.errors, read.warnings, read.hostnames) == (["lost 3 events"], ["late"], ["h0"])
