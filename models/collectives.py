@@ -3,11 +3,13 @@
 Sizes are S of nccl-tests: the whole output of an all-gather, the whole input of a reduce-scatter, one rank's send
 buffer of an all-to-all, else the buffer. Bandwidths are nominal. Behind switches the latency is that of NCCL's ring
 with protocol LL [N3], its smallest, and adds to the transfer; on a torus the longer of hops and transfer counts [T3].
+That is a lower bound of a ring; trees, reduction in the network, phases one after the other and NCCL's protocols are asked
+for by name.
 Formula codes are those of the theory reference.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
@@ -16,7 +18,7 @@ from tracegap.models import nccl
 from tracegap.models.errors import NoFormula
 from tracegap.models.hardware import Chip
 from tracegap.models.ops import CollectiveKind
-from tracegap.models.torus import HOP_LATENCY_S, Axis, all_to_all_s
+from tracegap.models.torus import HOP_LATENCY_S, Axis, all_to_all_s, busiest_link_bytes
 from tracegap.models.units import US_PER_S, human, ns
 
 _ROOTED = {CollectiveKind.GATHER, CollectiveKind.SCATTER}
@@ -34,8 +36,8 @@ class Fabric:
     """To one other device of its domain: all of it behind a switch, one link or a few on a mesh or torus."""
     latency: Literal["nccl", "ici"]
     """Whose latency counts."""
-    step_us: float = nccl.RING_STEP_US["nvlink"]["ll"]
-    """Latency of a ring step inside a domain."""
+    medium: Literal["nvlink", "pci"] = "nvlink"
+    """What a step inside a domain goes over, by NCCL's classes of latency."""
     domain_ranks: int | None = None
     """Ranks of the group in one domain (the fewest, where they differ); None: all."""
     domains: int = 1
@@ -68,8 +70,7 @@ class Fabric:
         rate = chip.device_pcie_bytes_per_s
         if rate is None:
             raise NoFormula(f"no link rate of {chip.id} in the catalogue")
-        step_us = nccl.RING_STEP_US["pci"]["ll"]
-        return cls(shape="PCIe", egress_bytes_per_s=rate, pair_bytes_per_s=rate, latency="nccl", step_us=step_us)
+        return cls(shape="PCIe", egress_bytes_per_s=rate, pair_bytes_per_s=rate, latency="nccl", medium="pci")
 
     @classmethod
     def tiers(cls, inner: "Fabric", *, domain_ranks: int, domains: int, network_bytes_per_s: float) -> "Fabric":
@@ -118,19 +119,171 @@ class Prediction:
     """The fabric assumed, for people."""
 
 
-def predict(kind: CollectiveKind, message_bytes: int, ranks: int, fabric: Fabric) -> Prediction:
-    """Time of a collective over so many ranks. A single rank has nothing to send."""
+Algorithm = Literal["ring", "tree", "in_network", "hierarchical"]
+
+
+def predict(
+    kind: CollectiveKind,
+    message_bytes: int,
+    ranks: int,
+    fabric: Fabric,
+    *,
+    algorithm: Algorithm = "ring",
+    protocol: nccl.Protocol | None = None,
+) -> Prediction:
+    """Time of a collective over so many ranks. A single rank has nothing to send.
+
+    Without a protocol a lower bound: all of the bandwidth and the smallest latency. With one, its share of the bandwidth
+    and its latency. Behind switches there are, beside the ring (for all-to-all and pairs: each to each), the `tree` of an
+    all-reduce; `in_network`, where switches reduce and copy (NVLS, SHARP: [G4]); and `hierarchical`, a ring inside each
+    domain, one between the domains and again one inside, one after the other where the ring overlaps them.
+
+    Raises NoFormula where an algorithm does not do the kind, or not on such a fabric.
+    """
     if ranks < 2:
         return Prediction(latency_ns=0, bandwidth_ns=0, total_ns=0, model="one rank")
-    per_byte_s = (_torus_s if fabric.axes else _tiers_s)(kind, ranks, fabric)
-    bandwidth_ns = ns(per_byte_s * message_bytes)
     if fabric.latency == "ici":
-        latency_ns = ns(HOP_LATENCY_S * _hops(kind, fabric))
+        if algorithm != "ring" or protocol is not None:
+            raise NoFormula(f"{protocol or algorithm} on a torus: algorithms and protocols of NCCL need switches")
+        per_byte_s = (_torus_s if fabric.axes else _tiers_s)(kind, ranks, fabric)
+        latency_ns, bandwidth_ns = ns(HOP_LATENCY_S * _hops(kind, fabric)), ns(per_byte_s * message_bytes)
         total_ns = max(latency_ns, bandwidth_ns)
     else:
-        latency_ns = ns(_ring_latency_us(kind, ranks, fabric) / US_PER_S)
+        latency_us, per_byte_s = _ALGORITHMS[algorithm](kind, ranks, fabric, protocol or "ll")
+        share = 1 if protocol is None else nccl.PROTOCOL_SHARE[protocol]
+        latency_ns, bandwidth_ns = ns(latency_us / US_PER_S), ns(per_byte_s * message_bytes / share)
         total_ns = latency_ns + bandwidth_ns
-    return Prediction(latency_ns=latency_ns, bandwidth_ns=bandwidth_ns, total_ns=total_ns, model=str(fabric))
+    asked = [str(word) for word in (algorithm if algorithm != "ring" else None, protocol) if word is not None]
+    model = ", ".join([str(fabric), *asked])
+    return Prediction(latency_ns=latency_ns, bandwidth_ns=bandwidth_ns, total_ns=total_ns, model=model)
+
+
+def latency_bound_below_bytes(kind: CollectiveKind, ranks: int, fabric: Fabric) -> float:
+    """Message below which latency takes longer than the transfer [T3, N5]; there half of the bandwidth is reached."""
+    size = 1 << 50
+    prediction = predict(kind, size, ranks, fabric)
+    return size * prediction.latency_ns / max(prediction.bandwidth_ns, 1)
+
+
+def predict_uneven(sent_bytes: Sequence[Sequence[int]], fabric: Fabric) -> Prediction:
+    """Time of an all-to-all in which rank i sends `sent_bytes[i][j]` to rank j; what it keeps does not count.
+
+    The busiest link gates: a rank's or a pair's inside a domain, a rank's network, or a link of the torus when every
+    message takes the shortest way, one axis after the other. Ranks fill the domains, and the torus its axes, in order.
+    """
+    ranks = len(sent_bytes)
+    if any(len(row) != ranks for row in sent_bytes):
+        raise NoFormula("an uneven all-to-all needs a row and a column for each rank")
+    off = [[0 if i == j else size for j, size in enumerate(row)] for i, row in enumerate(sent_bytes)]
+    even = predict(CollectiveKind.ALL_TO_ALL, 0, ranks, fabric)
+    if ranks < 2:
+        return even
+    if fabric.axes:
+        seconds = busiest_link_bytes(off, fabric.axes) / fabric.pair_bytes_per_s
+    else:
+        domain = fabric.domain_ranks or ranks
+        inside = [
+            [size if i // domain == j // domain else 0 for j, size in enumerate(row)] for i, row in enumerate(off)
+        ]
+        across = [[size - near for size, near in zip(*rows, strict=True)] for rows in zip(off, inside, strict=True)]
+        seconds = max(
+            _busiest_rank(inside) / fabric.egress_bytes_per_s,
+            max(map(max, inside)) / fabric.pair_bytes_per_s,
+            _busiest_rank(across) / (fabric.network_bytes_per_s or float("inf")),
+        )
+    bandwidth_ns = ns(seconds)
+    total_ns = max(even.latency_ns, bandwidth_ns) if fabric.latency == "ici" else even.latency_ns + bandwidth_ns
+    return replace(even, bandwidth_ns=bandwidth_ns, total_ns=total_ns)
+
+
+def _busiest_rank(sent_bytes: Sequence[Sequence[int]]) -> int:
+    """Bytes that one rank sends or receives at most."""
+    return max(*map(sum, sent_bytes), *map(sum, zip(*sent_bytes, strict=True)))
+
+
+Terms = tuple[float, float]
+"""Latency in microseconds, and seconds a message byte."""
+
+
+def _ring(kind: CollectiveKind, ranks: int, fabric: Fabric, protocol: nccl.Protocol) -> Terms:
+    """[N3] With one rank a domain NCCL takes the network latency of its tree."""
+    across = (nccl.TREE_STEP_US if fabric.domain_ranks == 1 else nccl.RING_STEP_US)["network"]
+    latency_us = nccl.nccl_latency_us(
+        collective=kind,
+        algo="ring",
+        proto=protocol,
+        ranks=ranks,
+        nodes=fabric.domains,
+        base_us=nccl.RING_BASE_US[protocol],
+        intra_us=nccl.RING_STEP_US[fabric.medium][protocol],
+        inter_us=across[protocol],
+    )
+    return latency_us, _tiers_s(kind, ranks, fabric)
+
+
+def _tree(kind: CollectiveKind, ranks: int, fabric: Fabric, protocol: nccl.Protocol) -> Terms:
+    """[N3, N4] Each rank sends the buffer up and down, whole."""
+    latency_us = nccl.nccl_latency_us(
+        collective=kind,
+        algo="tree",
+        proto=protocol,
+        ranks=ranks,
+        nodes=fabric.domains,
+        base_us=nccl.TREE_BASE_US[protocol],
+        intra_us=nccl.TREE_STEP_US[fabric.medium][protocol],
+        inter_us=nccl.TREE_STEP_US["network"][protocol],
+    )
+    return latency_us, 2 * _tiers_s(CollectiveKind.BROADCAST, ranks, fabric)
+
+
+def _in_network(kind: CollectiveKind, ranks: int, fabric: Fabric, _: nccl.Protocol) -> Terms:
+    """[G4, N3] An all-reduce sends the buffer to the switch once; gathers and scatters receive what a ring receives."""
+    one_way = {
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.REDUCE_SCATTER,
+        CollectiveKind.BROADCAST,
+        CollectiveKind.REDUCE,
+    }
+    if kind not in one_way | nccl.REDUCE_AND_SPREAD or fabric.medium != "nvlink":
+        raise NoFormula(f"{kind} on {fabric.shape}: switches reduce and copy only, and those of NVLink or the network")
+    latency_us = nccl.NVLS_US["nvlink"] + (nccl.NVLS_US["network"] if fabric.domains > 1 else 0)
+    return latency_us, _tiers_s(kind if kind in one_way else CollectiveKind.BROADCAST, ranks, fabric)
+
+
+def _hierarchical(kind: CollectiveKind, ranks: int, fabric: Fabric, protocol: nccl.Protocol) -> Terms:
+    """[G5, section 6] Phases inside the domains, each over all ranks' links, and between them, on each rank's network."""
+    phases = {
+        CollectiveKind.ALL_REDUCE: (
+            CollectiveKind.REDUCE_SCATTER,
+            CollectiveKind.ALL_REDUCE,
+            CollectiveKind.ALL_GATHER,
+        ),
+        CollectiveKind.ALL_GATHER: (None, CollectiveKind.ALL_GATHER, CollectiveKind.ALL_GATHER),
+        CollectiveKind.REDUCE_SCATTER: (CollectiveKind.REDUCE_SCATTER, CollectiveKind.REDUCE_SCATTER, None),
+        CollectiveKind.ALL_TO_ALL: (CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_TO_ALL, None),
+    }.get(kind)
+    inside, network = fabric.domain_ranks, fabric.network_bytes_per_s
+    if phases is None or inside is None or network is None or inside * fabric.domains != ranks:
+        raise NoFormula(f"{kind} on {fabric}: phases need several domains of equal size, and a kind that splits")
+    inner = replace(fabric, domain_ranks=None, domains=1, network_bytes_per_s=None)
+    rail = replace(fabric, domain_ranks=1)
+    part = 1 if kind is CollectiveKind.ALL_TO_ALL else 1 / inside
+    latency_us = per_byte_s = 0.0
+    for phase, where, size, share in zip(
+        phases, (inner, rail, inner), (inside, fabric.domains, inside), (1, part, 1), strict=True
+    ):
+        if phase is not None and size > 1:
+            phase_us, phase_s = _ring(phase, size, where, protocol)
+            latency_us, per_byte_s = latency_us + phase_us, per_byte_s + share * phase_s
+    return latency_us, per_byte_s
+
+
+_ALGORITHMS: dict[Algorithm, Callable[[CollectiveKind, int, Fabric, nccl.Protocol], Terms]] = {
+    "ring": _ring,
+    "tree": _tree,
+    "in_network": _in_network,
+    "hierarchical": _hierarchical,
+}
 
 
 def _tiers_s(kind: CollectiveKind, ranks: int, fabric: Fabric) -> float:
@@ -161,21 +314,6 @@ def _level(kind: CollectiveKind, children: int, peers: int, *, device: float, pa
     if kind in _ROOTED:
         return (children - 1) / peers / child
     return nccl.bus_factor(kind, children) / child
-
-
-def _ring_latency_us(kind: CollectiveKind, ranks: int, fabric: Fabric) -> float:
-    """[N3] Ring, protocol LL; with one rank a domain NCCL takes the network latency of its tree."""
-    across = nccl.TREE_NETWORK_STEP_US if fabric.domain_ranks == 1 else nccl.RING_STEP_US["network"]
-    return nccl.nccl_latency_us(
-        collective=kind,
-        algo="ring",
-        proto="ll",
-        ranks=ranks,
-        nodes=fabric.domains,
-        base_us=nccl.RING_BASE_US["ll"],
-        intra_us=fabric.step_us,
-        inter_us=across["ll"],
-    )
 
 
 def _torus_s(kind: CollectiveKind, ranks: int, fabric: Fabric) -> float:

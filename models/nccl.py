@@ -1,16 +1,22 @@
 """NCCL's and XLA's own models of a collective, and the bandwidths that nccl-tests report.
 
-Formula codes N1, N3, N4, N6 are those of the theory reference (nccl-tests PERFORMANCE.md; NCCL tuning.cc; XLA's
+Formula codes N1 and N3 to N6 are those of the theory reference (nccl-tests PERFORMANCE.md; NCCL tuning.cc; XLA's
 speed-of-light model). Latencies are microseconds, as in the sources.
 """
 
 from math import ceil, log2
+from typing import Literal
 
 from tracegap.models.errors import NoFormula
 from tracegap.models.ops import CollectiveKind
 from tracegap.models.quantities import quantity
 from tracegap.models.units import GB, US_PER_S
 
+Protocol = Literal["ll", "ll128", "simple"]
+Medium = Literal["nvlink", "pci", "network"]
+
+PROTOCOL_SHARE = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
+"""Of the bandwidth that a protocol leaves to data: LL has a flag of 4 bytes for each 4, LL128 one of 8 for each 120."""
 RING_BASE_US = {"ll": 6.6, "ll128": 14.0, "simple": 8.4}
 """[N3] Fixed latency of a ring, by protocol."""
 RING_STEP_US = {
@@ -19,8 +25,16 @@ RING_STEP_US = {
     "network": {"ll": 2.7, "ll128": 4.0, "simple": 14.0},
 }
 """[N3] Latency of a ring step, by what it goes over and protocol."""
-TREE_NETWORK_STEP_US = {"ll": 5.0, "ll128": 8.5, "simple": 14.0}
-"""[N3] Latency of a tree step over the network; NCCL takes it for every algorithm with one rank a node."""
+TREE_BASE_US = {"ll": 6.8, "ll128": 14.0, "simple": 8.4}
+"""[N3] Fixed latency of a tree, by protocol."""
+TREE_STEP_US = {
+    "nvlink": {"ll": 0.6, "ll128": 1.25, "simple": 4.0},
+    "pci": {"ll": 1.0, "ll128": 1.9, "simple": 4.0},
+    "network": {"ll": 5.0, "ll128": 8.5, "simple": 14.0},
+}
+"""[N3] Latency of a tree step; NCCL takes that over the network for every algorithm with one rank a node."""
+NVLS_US = {"nvlink": 25.0, "network": 18.0}
+"""[N3] Latency of reduction inside NVSwitches, and of the network behind it."""
 NET_OVERHEAD_US = 1.0
 """[N3] Cost of posting to the network on Intel and Arm hosts; three times that with protocol Simple."""
 
@@ -45,6 +59,39 @@ def ring_steps(kind: CollectiveKind, ranks: int) -> int:
     if kind in PAIRWISE:
         return min(1, ranks - 1)
     return (2 if kind in REDUCE_AND_SPREAD else 1) * (ranks - 1)
+
+
+@quantity("effective_bytes_per_s", "N5")
+def effective_bytes_per_s(*, bytes: float, latency_s: float, bytes_per_s: float) -> float:  # noqa: A002
+    """[N5] Rate at a size: half of the full one where bytes = latency x rate, the half-bandwidth size."""
+    return bytes / (latency_s + bytes / bytes_per_s)
+
+
+@quantity("one_shot_all_reduce_time_us", "N6")
+def one_shot_all_reduce_time_us(
+    *,
+    bytes: float,  # noqa: A002 - name of the input
+    ranks: int,
+    gbytes_per_s: float,
+    launch_us: float = 5.0,
+    barrier_us: float = 1.5,
+) -> float:
+    """[N6] All-reduce in one node in which each rank reads the buffers of all others; XLA does so up to 256 KB."""
+    return launch_us + (ranks - 1) * bytes / (gbytes_per_s * GB) * US_PER_S + barrier_us
+
+
+@quantity("two_shot_all_reduce_time_us", "N6")
+def two_shot_all_reduce_time_us(
+    *,
+    bytes: float,  # noqa: A002 - name of the input
+    ranks: int,
+    gbytes_per_s: float,
+    launch_us: float = 5.0,
+    barrier_us: float = 1.5,
+) -> float:
+    """[N6] All-reduce in one node as reduce-scatter and all-gather over direct links; XLA does so up to 4 MB."""
+    half_us = (ranks - 1) / ranks * bytes / (gbytes_per_s * GB) * US_PER_S + barrier_us
+    return launch_us + 2 * half_us
 
 
 def _kind(name: str) -> CollectiveKind:

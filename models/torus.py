@@ -57,6 +57,38 @@ def all_to_all_s(global_bytes: float, axes: Sequence[Axis], link_bytes_per_s: fl
     )
 
 
+def busiest_link_bytes(sent_bytes: Sequence[Sequence[float]], axes: Sequence[Axis]) -> float:
+    """Bytes on the busiest link, in one direction, when chip i sends `sent_bytes[i][j]` to chip j by the shortest way.
+
+    Messages go along one axis after the other; what is equally far both ways round is halved. Chips are numbered with the
+    first axis fastest. Counts every message: meant for hundreds of chips.
+    """
+    load: dict[tuple[int, int, int], float] = {}
+    strides = [prod(axis.size for axis in axes[:i]) for i in range(len(axes))]
+    for source, row in enumerate(sent_bytes):
+        for target, size in enumerate(row):
+            at = source
+            for dim, (axis, stride) in enumerate(zip(axes, strides, strict=True)):
+                place, goal = at // stride % axis.size, target // stride % axis.size
+                ahead = (goal - place) % axis.size
+                for step, hops in ((1, ahead), (-1, axis.size - ahead)):
+                    other = axis.size - hops
+                    share = (hops < other) + 0.5 * (hops == other) if axis.wrap else step * (goal - place) > 0
+                    if ahead and size and share:
+                        for hop in range(hops):
+                            link = (at + ((place + step * hop) % axis.size - place) * stride, dim, step)
+                            load[link] = load.get(link, 0) + share * size
+                at += (goal - place) * stride
+    return max(load.values(), default=0.0)
+
+
+@quantity("permute_time_s", "T8")
+def permute_time_s(*, bytes: float, shift: int, axis_size: int, link_bytes_per_s: float, wrap: bool = True) -> float:  # noqa: A002
+    """[T8] Seconds in which every device of an axis sends to the one `shift` further; messages share the links between."""
+    hops = min(shift, axis_size - shift) if wrap else shift
+    return hops * bytes / link_bytes_per_s
+
+
 @quantity("all_gather_time_s", "T1", "T2", "T3", "T4")
 def all_gather_time_s(
     *,
