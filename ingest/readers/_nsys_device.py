@@ -14,7 +14,7 @@ from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.kernel import causal_mask, element_dtype, is_collective, kernel_class, kernel_dtype
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers._nsys_export import Export
-from tracegap.ingest.readers._nsys_host import Host
+from tracegap.ingest.readers._nsys_host import KEY, Host, coded, recoded
 from tracegap.ingest.readers._nsys_nccl import Calls, bytes_of_inputs
 from tracegap.ingest.readers._nsys_nvtx import Enclosing
 from tracegap.ingest.trace import COLLECTIVES, OPS, shapes_json
@@ -53,7 +53,7 @@ _LONGEST_NS = 10 * 10**9  # what runs past its stream's next start for longer th
 
 
 _NAMED_BY = ["table", "demangledName", "shortName", "copyKind", "graph"]
-_TABLE = pl.Enum(list(_OWN))
+_SAME = [*_NAMED_BY, "globalPid", "deviceId", "streamId", "is_node"]
 
 
 @dataclass(slots=True)
@@ -61,29 +61,46 @@ class DeviceWork:
     """Device records with sound times."""
 
     frame: pl.DataFrame
-    """Columns of _COMMON, table, source_row, bytes, graphNodeId, process, name_id (a row of `names`); a row an operation."""
-    names: pl.DataFrame
-    """table, copyKind, name, short, and what the name tells: class_by_name, dtype_by_name, is_collective, ..."""
+    """start, end, correlationId, bytes, source_row, key (a row of `keys`); a row an operation."""
+    keys: pl.DataFrame
+    """table, process, deviceId, streamId, copyKind, is_node (of a graph), name, short, and what the name tells:
+    class_by_name, dtype_by_name, dtype_of_list, is_causal, is_collective."""
     rows: dict[str, int]
     """Rows by table, unsound ones included."""
+
+    def of_key(self, column: str) -> pl.Series:
+        """A column of the keys, for each operation."""
+        return self.keys[column].gather(self.frame[KEY])
 
 
 def read_device_work(db: Export, strings: pl.DataFrame, issues: Issues) -> DeviceWork:
     """All records of device work; those with lost or reversed times are set aside and counted."""
     every = {c: pl.Int64 for own in _OWN.values() for c in own}
-    parts = []
+    parts, rows = [], {}
     for table, own in _OWN.items():
-        part = db.read(table, _COMMON | dict.fromkeys(own, pl.Int64))
         missing = [pl.lit(None, dtype=t).alias(c) for c, t in every.items() if c not in own]
-        part = part.with_columns(pl.lit(table, dtype=_TABLE).alias("table"), *missing).with_row_index("source_row")
-        parts.append(part.select("table", "source_row", *_COMMON, *every))
-    rows = {t: len(p) for t, p in zip(_OWN, parts, strict=True)}
-    frame = pl.concat(parts).with_columns(pl.coalesce("graphExecId", "graphId").alias("graph"))
+
+        def prepare(
+            part: pl.DataFrame, table: str = table, missing: list[pl.Expr] = missing
+        ) -> tuple[pl.DataFrame, pl.DataFrame]:
+            part = part.with_columns(pl.lit(table).alias("table"), *missing).with_columns(
+                pl.coalesce("graphExecId", "graphId").alias("graph"),
+                (pl.col("graphNodeId").fill_null(0) != 0).alias("is_node"),
+            )
+            return coded(part.select("start", "end", "correlationId", "bytes", *_SAME), _SAME)
+
+        columns = _COMMON | dict.fromkeys(own, pl.Int64)
+        of_table = [prepare(pl.DataFrame(schema=columns)), *db.batches(table, columns, prepare)]
+        first_row = 0
+        for frame, keys in of_table:
+            source_row = pl.int_range(first_row, first_row + pl.len(), dtype=pl.UInt32).alias("source_row")
+            parts.append((frame.with_columns(source_row), keys))
+            first_row += len(frame)
+        rows[table] = first_row
+    frame, keys = recoded(parts)
     del parts
-    frame = frame.drop("graphExecId", "graphId")
-    keys = frame.select(_NAMED_BY).unique(maintain_order=True).with_row_index("name_id")
-    frame = frame.join(keys, on=_NAMED_BY, how="left", nulls_equal=True, maintain_order="left").drop(_NAMED_BY[1:])
-    frame = frame.with_columns((pl.col("globalPid") // 0x1000000).alias("process")).drop("globalPid")
+    keys = _names(keys, strings).with_columns((pl.col("globalPid") // 0x1000000).alias("process"))
+    work = DeviceWork(frame, keys, rows)
     lost = pl.col("start").is_null() | pl.col("end").is_null() | ((pl.col("start") == 0) & (pl.col("end") == 0))
     negative = (pl.col("end") < pl.col("start")).fill_null(value=False)
     for code, bad, message in (
@@ -91,37 +108,35 @@ def read_device_work(db: Export, strings: pl.DataFrame, issues: Issues) -> Devic
         ("negative_duration", negative, "records that end before they start were set aside"),
     ):
         found = frame.filter(bad)
-        where = f"{found['table'][0]} row {found['source_row'][0]}" if len(found) else ""
-        issues.add(code, message, where=where, count=len(found), severity="data_loss")
-    frame = _without_whole_graphs(frame.filter(~lost & ~negative), issues)
-    unnamed_ids = keys.filter(pl.col("table") == KERNEL)
-    names = _names(keys, strings)
-    unnamed = names.filter(pl.col("unnamed")).select("name_id")
-    count = int(frame["name_id"].is_in(unnamed["name_id"].implode()).sum()) if len(unnamed_ids) else 0
-    issues.add("unnamed_kernel", "kernels whose names are not in the file", where=KERNEL, count=count)
-    return DeviceWork(frame, names, rows)
+        issues.add(code, message, where=_place(found, keys), count=len(found), severity="data_loss")
+    work.frame = frame.filter(~lost & ~negative)
+    _leave_out_whole_graphs(work, issues)
+    unnamed = int(work.of_key("unnamed").sum())
+    issues.add("unnamed_kernel", "kernels whose names are not in the file", where=KERNEL, count=unnamed)
+    return work
 
 
-def _without_whole_graphs(frame: pl.DataFrame, issues: Issues) -> pl.DataFrame:
+def _place(found: pl.DataFrame, keys: pl.DataFrame) -> str:
+    return f"{keys['table'][found[KEY][0]]} row {found['source_row'][0]}" if len(found) else ""
+
+
+def _leave_out_whole_graphs(work: DeviceWork, issues: Issues) -> None:
     """Leaves out records of whole graphs whose kernels are in the file: these are the work, the graph encloses them."""
+    if GRAPH not in work.keys["table"]:
+        return
+    frame = work.frame.with_columns(work.of_key("table"), work.of_key("process"))
     launch = ["process", "correlationId"]
-    graphs = frame.filter((pl.col("table") == GRAPH) & (pl.col("correlationId") > 0))
-    if not len(graphs):
-        return frame
-    nodes = frame.filter(pl.col("table") != GRAPH).select(launch).unique()
-    hollow = graphs.join(nodes, on=launch, how="semi", nulls_equal=True)
-    issues.add(
-        "graph_of_kernels",
-        "records of whole graphs whose kernels are recorded too were left out",
-        where=GRAPH,
-        count=len(hollow),
-    )
-    key = ["table", "source_row"]
-    return frame.join(hollow.select(key), on=key, how="anti", maintain_order="left")
+    nodes = frame.filter(pl.col("table") != GRAPH).select(launch).unique().with_columns(has_nodes=True)
+    frame = frame.join(nodes, on=launch, how="left", nulls_equal=True, maintain_order="left")
+    hollow = (pl.col("table") == GRAPH) & (pl.col("correlationId") > 0) & pl.col("has_nodes")
+    hollow = hollow.fill_null(value=False)
+    message = "records of whole graphs whose kernels are recorded too were left out"
+    issues.add("graph_of_kernels", message, where=GRAPH, count=len(frame.filter(hollow)))
+    work.frame = frame.filter(~hollow).drop("table", "process", "has_nodes")
 
 
 def _names(keys: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    """Names by name_id: kernels by their full C++ name, copies by their kind; with what a name alone tells."""
+    """Adds names: kernels by their full C++ name, copies by their kind; with what a name alone tells."""
     full = strings.select(demangledName="id", full="value")
     short = strings.select(shortName="id", short="value")
     keys = keys.join(full, on="demangledName", how="left", maintain_order="left")
@@ -138,31 +153,36 @@ def _names(keys: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     )
     keys = keys.with_columns(names.alias("name")).with_columns(pl.col("name").is_null().alias("unnamed"))
     keys = keys.with_columns(pl.col("name").fill_null("(unnamed kernel)"), pl.col("short").fill_null(pl.col("full")))
-    told = []
-    for table, name in keys.select("table", "name").iter_rows():
-        collective = table == KERNEL and is_collective(name)
-        by_name = OpClass.COLLECTIVE if collective else _CLASS_OF_TABLE.get(table) or kernel_class(name)
-        types = (kernel_dtype(name), element_dtype(name), causal_mask(name)) if table == KERNEL else (None, None, None)
-        told.append((by_name.value, *types, collective))
+    told = {row: _told_by_name(*row) for row in keys.select("table", "name").unique().iter_rows()}
     schema = {
         "class_by_name": pl.String, "dtype_by_name": pl.String, "dtype_of_list": pl.String, "is_causal": pl.Boolean,
         "is_collective": pl.Boolean,
     }  # fmt: skip
-    return pl.concat([keys, pl.DataFrame(told, schema=schema, orient="row")], how="horizontal")
+    by_key = [told[row] for row in keys.select("table", "name").iter_rows()]
+    return pl.concat([keys, pl.DataFrame(by_key, schema=schema, orient="row")], how="horizontal")
 
 
-def cut_impossible(frame: pl.DataFrame, host: list[tuple[int, int]], issues: Issues) -> pl.DataFrame:
+def _told_by_name(table: str, name: str) -> tuple[str, str | None, str | None, bool | None, bool]:
+    if table != KERNEL:
+        return _CLASS_OF_TABLE[table].value, None, None, None, False
+    collective = is_collective(name)
+    by_name = OpClass.COLLECTIVE if collective else kernel_class(name)
+    return by_name.value, kernel_dtype(name), element_dtype(name), causal_mask(name), collective
+
+
+def cut_impossible(work: DeviceWork, host: list[tuple[int, int]], issues: Issues) -> None:
     """Cuts work that would outlast the recording by its whole length, at the next start on its stream.
 
     `host` are the first start and last end of host tables. Kernels of a stream may truly overlap (graphs, programmatic
     launches): a smaller overlap is left as it is.
     """
-    lane = ["process", "deviceId", "streamId"]
-    frame = frame.with_columns(pl.col("start").shift(-1).over(lane, order_by="start").alias("following"))
+    lane = work.keys.select(pl.struct("process", "deviceId", "streamId").rank("dense").alias("lane"))["lane"]
+    frame = work.frame.with_columns(lane.gather(work.frame[KEY]))
+    frame = frame.with_columns(pl.col("start").shift(-1).over("lane", order_by="start").alias("following"))
     runs_on = (pl.col("end") > pl.col("following")) & (pl.col("following") > pl.col("start"))
     runs_on = runs_on.fill_null(value=False)
     if not len(frame.filter(runs_on)):
-        return frame.drop("following")
+        return
     first = min([int(frame["start"].to_numpy().min()), *(start for start, _ in host)])
     sound_ends = frame.filter(~runs_on)["end"]
     last = max([int(sound_ends.to_numpy().max()), *(end for _, end in host)]) if len(sound_ends) else first
@@ -171,35 +191,39 @@ def cut_impossible(frame: pl.DataFrame, host: list[tuple[int, int]], issues: Iss
     issues.add(
         "impossible_duration",
         "device work that would outlast the whole recording; cut where the next on its stream starts",
-        where=f"{cut['table'][0]} row {cut['source_row'][0]}" if len(cut) else "",
+        where=_place(cut, work.keys),
         count=len(cut),
         severity="data_loss",
     )
-    return frame.with_columns(pl.when(impossible).then("following").otherwise("end").alias("end")).drop("following")
+    ends = frame.with_columns(pl.when(impossible).then("following").otherwise("end").alias("end"))
+    work.frame = ends.drop("lane", "following")
 
 
-def with_launches(frame: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def join_launches(work: DeviceWork, calls: pl.DataFrame) -> None:
     """Adds launch_ns and call_row of the host call with the same (process, correlation id).
 
     `calls` has row, process, correlationId, start. Records without a process belong to the only one that calls.
     """
     processes = calls["process"].unique()
     if len(processes) == 1:
-        frame = frame.with_columns(pl.col("process").fill_null(processes[0]))
+        work.keys = work.keys.with_columns(pl.col("process").fill_null(processes[0]))
     launches = (
         calls.filter(pl.col("correlationId") > 0)
         .sort("start")
         .unique(["process", "correlationId"], keep="first", maintain_order=True)
         .select("process", "correlationId", launch_ns="start", call_row="row")
     )
-    return frame.join(launches, on=["process", "correlationId"], how="left", maintain_order="left")
+    frame = work.frame.drop("source_row").with_columns(work.of_key("process"))
+    work.frame = frame.join(launches, on=["process", "correlationId"], how="left", maintain_order="left").drop(
+        "process"
+    )
 
 
 @dataclass(slots=True)
 class Costs:
     """What the operators around launches tell; a row a way in which an operator was called."""
 
-    of_op: NDArray[np.int64]
+    of_op: NDArray[np.int32]
     """Row of `table` for each record of device work; -1: no operator around it, or no kernel."""
     table: pl.DataFrame
     """known_class, known_dtype, known_flops, known_bytes, known_note ("" where there is none), known_shapes."""
@@ -207,24 +231,24 @@ class Costs:
 
 def costs(work: DeviceWork, around: Enclosing, host: Host) -> Costs:
     """Cost of each operator with kernels, by its name, its shapes and what the name of its longest kernel adds."""
-    kernels = np.flatnonzero((work.frame["table"] == KERNEL).to_numpy() & (around.op >= 0))
+    kernels = np.flatnonzero((work.of_key("table") == KERNEL).to_numpy() & (around.op >= 0))
     op_row = around.op[kernels]
     dur = (work.frame["end"] - work.frame["start"]).to_numpy()[kernels]
     order = np.lexsort((-dur, op_row))  # the longest of each operator first
     first = np.ones(len(order), np.bool_)
     first[1:] = op_row[order][1:] != op_row[order][:-1]
-    name_id = work.frame["name_id"].to_numpy()[kernels][order][first]
+    key = work.frame[KEY].to_numpy()[kernels][order][first]
     operator = host.spans.key[op_row[order][first]].astype(np.int64)
-    called, which = np.unique(operator * max(len(work.names), 1) + name_id, return_inverse=True)
-    of_op = np.full(len(work.frame), -1, np.int64)
+    called, which = np.unique(operator * max(len(work.keys), 1) + key, return_inverse=True)
+    of_op = np.full(len(work.frame), -1, np.int32)
     of_op[kernels[order]] = which[np.cumsum(first) - 1]
-    told = work.names.select("dtype_by_name", "dtype_of_list", "is_causal").rows()
-    keys = host.spans.keys.select("label", "name").rows()
+    told = work.keys.select("dtype_by_name", "dtype_of_list", "is_causal").rows()
+    ranges = host.spans.keys.select("label", "name").rows()
     known = []
     for code in called.tolist():
-        label, name = keys[code // len(work.names)]
+        label, name = ranges[code // len(work.keys)]
         shapes = _parsed(name.partition(", sizes = ")[2])
-        cost = _describe(label, shapes, *told[code % len(work.names)])
+        cost = _describe(label, shapes, *told[code % len(work.keys)])
         op_class = cost.op_class.value if cost.op_class and not aten.is_view(label) else None
         shown = None if shapes is None else shapes_json(shapes)
         known.append((op_class, cost.dtype, cost.flops, cost.bytes, cost.note or "", shown))
@@ -237,17 +261,16 @@ def costs(work: DeviceWork, around: Enclosing, host: Host) -> Costs:
 
 def collectives(work: DeviceWork, around: Enclosing, known: Costs, calls: Calls) -> pl.DataFrame:
     """COLLECTIVES of the communication kernels."""
-    is_collective = work.names["is_collective"].to_numpy()
-    ops = np.flatnonzero(is_collective[work.frame["name_id"].to_numpy()]) if len(work.names) else np.zeros(0, np.int64)
+    ops = np.flatnonzero(work.of_key("is_collective").to_numpy())
     library, operator = around.library[ops].tolist(), around.op[ops].tolist()
     of_call, of_op = Counter(library), Counter(operator)
-    names = work.names.select("name", "dtype_by_name").rows()
+    names = work.keys.select("name", "dtype_by_name").rows()
     shapes = known.table["known_shapes"].to_list()
     rows = []
-    for op_id, name_id, call_row, op_row, cost in zip(
-        ops.tolist(), work.frame["name_id"].gather(ops), library, operator, known.of_op[ops].tolist(), strict=True
+    for op_id, key, call_row, op_row, cost in zip(
+        ops.tolist(), work.frame[KEY].gather(ops), library, operator, known.of_op[ops].tolist(), strict=True
     ):
-        name, dtype = names[name_id]
+        name, dtype = names[key]
         call = calls.of(name, call_row, alone=of_call[call_row] == 1)
         size = call.message_bytes
         if size is None and of_op[op_row] == 1:
@@ -257,42 +280,75 @@ def collectives(work: DeviceWork, around: Enclosing, known: Costs, calls: Calls)
     return pl.DataFrame(rows, schema=COLLECTIVES, orient="row")
 
 
-def to_ops(work: DeviceWork, wanted: NDArray[np.int64], around: Enclosing, known: Costs, host: Host) -> pl.DataFrame:
-    """OPS of some records, which have device_id, launch_ns and call_row."""
-    labels = host.spans.keys["label"]
-    op_row, call_row = around.op[wanted], work.frame["call_row"].fill_null(-1).to_numpy()[wanted]
-    cost = pl.Series(known.of_op[wanted]).cast(pl.Int32)
-    frame = pl.concat(
-        [
-            work.frame[wanted].rename({"start": "start_ns"}),
-            work.names.select("name", "class_by_name", "dtype_by_name", "is_collective")[
-                work.frame["name_id"].gather(wanted)
-            ],
-            known.table.select(pl.all().gather(cost.set(cost < 0, None)))
-            if len(known.table)
-            else _nothing(known, cost),
-            pl.DataFrame(
-                {
-                    "op_id": wanted,
-                    "op_row": op_row,
-                    "framework_op": _texts(labels, host.spans.key, op_row),
-                    "module": pl.Series(around.paths, dtype=pl.String).gather(around.module[wanted]),
-                    "launch_thread": _texts(_threads(host), host.spans.key, call_row),
-                }
-            ),
-        ],
-        how="horizontal",
-    ).with_columns((pl.col("end") - pl.col("start_ns")).alias("dur_ns"))
+@dataclass(slots=True)
+class Launched:
+    """Device work with all that is known of it, for the making of OPS. Does not hold the host's spans."""
+
+    work: DeviceWork
+    around: Enclosing
+    known: Costs
+    framework_op: pl.Series
+    thread: pl.Series
+
+    @classmethod
+    def of(cls, work: DeviceWork, around: Enclosing, known: Costs, host: Host) -> "Launched":
+        """Takes from the host what operations need."""
+        call_row = work.frame["call_row"].fill_null(-1).to_numpy()
+        threads = host.spans.keys["globalTid"].replace_strict(host.threads, return_dtype=pl.String)
+        return cls(
+            work, around, known, _texts(host.spans.keys["label"], host.spans.key, around.op),
+            _texts(threads, host.spans.key, call_row),
+        )  # fmt: skip
+
+    def ops(self, wanted: NDArray[np.int64]) -> pl.DataFrame:
+        """OPS of some records, texts as categories."""
+        frame = self.work.frame[wanted]
+        form = pl.DataFrame(
+            {"of": frame[KEY], "cost": self.known.of_op[wanted], "launched": frame["launch_ns"].is_not_null()}
+        )
+        of_form, forms = coded(form, form.columns)
+        forms = _forms(forms, self.work.keys, self.known.table)
+        category = pl.Categorical(pl.Categories.random())
+        forms = forms.with_columns(pl.col(pl.String).cast(category))
+        paths = pl.Series(self.around.paths, dtype=pl.String).cast(category)
+        rows = pl.Series(wanted)
+        ops = frame.select(
+            pl.Series("op_id", wanted, dtype=pl.Int64),
+            pl.Series("op_row", self.around.op[wanted]),
+            pl.col("start").alias("start_ns"),
+            (pl.col("end") - pl.col("start")).alias("dur_ns"),
+            pl.lit(None, dtype=pl.Int64).alias("step"),
+            pl.col("correlationId").alias("correlation_id"),
+            "launch_ns",
+            "bytes",
+            self.framework_op.gather(rows).alias("framework_op"),
+            self.thread.gather(rows).alias("launch_thread"),
+            paths.gather(self.around.module[wanted]).alias("module"),
+        )
+        ops = pl.concat([ops, forms[of_form[KEY]]], how="horizontal")
+        ops = _with_parts(ops, "known_flops", "known_bytes")
+        ops = ops.with_columns(pl.col("known_flops").alias("flops"), pl.coalesce("known_bytes", "bytes").alias("bytes"))
+        return ops.select(*OPS)
+
+
+def _forms(forms: pl.DataFrame, keys: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """What operations of one key, cost and launch have in common: texts of OPS, described, known_flops, known_bytes."""
+    cost = forms["cost"].set(forms["cost"] < 0, None)
+    unknown = pl.DataFrame({c: pl.Series([None] * len(forms), dtype=t) for c, t in known.schema.items()})
+    told = known.select(pl.all().gather(cost)) if len(known) else unknown
+    forms = pl.concat([forms, keys[forms["of"]], told], how="horizontal")
     is_kernel, is_graph = pl.col("table") == KERNEL, pl.col("table") == GRAPH
     described = is_kernel & pl.col("known_note").is_not_null() & ~pl.col("is_collective")
-    frame = _with_parts(frame.with_columns(described.alias("described")), "known_flops", "known_bytes")
+    forms = forms.with_columns(described.alias("described"))
     costed = pl.col("known_flops").is_not_null() | pl.col("known_bytes").is_not_null()
-    return frame.select(
+    return forms.select(
+        "name",
+        "described",
         pl.when("described").then(pl.coalesce("known_class", "class_by_name")).otherwise("class_by_name").alias("op_class"),
         pl.when("described").then(pl.coalesce("known_dtype", "dtype_by_name")).otherwise("dtype_by_name").alias("dtype"),
         pl.when("described").then("known_shapes").alias("shapes"),
-        pl.when("described").then("known_flops").when(~is_kernel & ~is_graph).then(0).alias("flops"),
-        pl.when("described").then("known_bytes").when(~is_kernel).then("bytes").alias("bytes"),
+        pl.when("described").then("known_flops").when(~is_kernel & ~is_graph).then(0).alias("known_flops"),
+        pl.when("described").then("known_bytes").alias("known_bytes"),
         pl.when(described & costed)
         .then(pl.lit("nvtx"))
         .when(is_kernel | is_graph)
@@ -305,33 +361,22 @@ def to_ops(work: DeviceWork, wanted: NDArray[np.int64], around: Enclosing, known
         .then(pl.col("known_note").replace("", None))
         .when("is_collective")
         .then(pl.lit("communication: its size stands in collectives"))
-        .when(is_kernel & pl.col("launch_ns").is_null())
+        .when(is_kernel & ~pl.col("launched"))
         .then(pl.lit("its launch is not in the file"))
         .when(is_kernel)
         .then(pl.lit("no NVTX range of a framework operator around its launch"))
         .alias("cost_note"),
         pl.col("streamId").cast(pl.String).alias("stream"),
-        pl.lit(None, dtype=pl.Int64).alias("step"),
-        pl.col("correlationId").alias("correlation_id"),
-        "op_id", "device_id", "name", "framework_op", "module", "start_ns", "dur_ns", "launch_ns", "launch_thread",
-    ).select(*OPS)  # fmt: skip
-
-
-def _nothing(known: Costs, like: pl.Series) -> pl.DataFrame:
-    return pl.DataFrame({c: pl.Series([None] * len(like), dtype=t) for c, t in known.table.schema.items()})
-
-
-def _threads(host: Host) -> pl.Series:
-    """Name of the thread by key."""
-    return host.spans.keys["globalTid"].replace_strict(host.threads, return_dtype=pl.String)
+        "device_id",
+    )  # fmt: skip
 
 
 def _texts(of_key: pl.Series, key: NDArray[np.uint32], rows: NDArray[np.int64]) -> pl.Series:
-    """The text of each host row's key; null for row -1."""
+    """The text of each host row's key, as categories; null for row -1."""
     if not len(key):
         return pl.Series([None] * len(rows), dtype=pl.String)
     keys = pl.Series(key[rows])  # -1 is the last row here, and null in the end
-    return of_key.gather(keys.set(pl.Series(rows < 0), None))
+    return of_key.cast(pl.Categorical(pl.Categories.random())).gather(keys.set(pl.Series(rows < 0), None))
 
 
 def _with_parts(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:

@@ -11,7 +11,7 @@ Made = TypeVar("Made")
 
 ROW = "row_id"
 """Column by which `pick` finds a row again."""
-BATCH_ROWS = 1 << 17
+BATCH_ROWS = 1 << 16
 MARKS = {"StringIds", "EXPORT_META_DATA", "META_DATA_EXPORT"}
 """Tables of which an export has at least one (the oldest have no metadata, cut ones may have no names)."""
 

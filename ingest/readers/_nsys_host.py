@@ -3,7 +3,7 @@
 A capture has millions of such spans of some thousand names; as rows of HOST_EVENTS they would fill the memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,21 +49,9 @@ class Spans:
     keys: pl.DataFrame
 
     @classmethod
-    def joined(
-        cls,
-        parts: Sequence[tuple[Ints, Ints, NDArray[np.uint32], pl.DataFrame]],
-        described: Callable[[pl.DataFrame], pl.DataFrame],
-    ) -> "Spans":
-        """Puts parts (start, end, key, keys) together; `described` adds columns to the keys, in their order."""
-        told = pl.concat([keys for *_, keys in parts])
-        every, keys = coded(told, told.columns)
-        renumbered = np.split(every[KEY].to_numpy(), np.cumsum([len(keys) for *_, keys in parts])[:-1])
-        return cls(
-            np.concatenate([p[0] for p in parts]),
-            np.concatenate([p[1] for p in parts]),
-            np.concatenate([new[p[2]] for new, p in zip(renumbered, parts, strict=True)]),
-            described(keys.drop(KEY)),
-        )
+    def of(cls, frame: pl.DataFrame, keys: pl.DataFrame) -> "Spans":
+        """From a coded frame."""
+        return cls(frame["start"].to_numpy(), frame["end"].to_numpy(), frame[KEY].to_numpy(), keys)
 
     def where(self, condition: pl.Expr) -> pl.DataFrame:
         """row, start, end and the columns of the keys, of spans whose key meets a condition."""
@@ -80,43 +68,44 @@ def coded(frame: pl.DataFrame, columns: list[str]) -> tuple[pl.DataFrame, pl.Dat
     return joined.drop(columns), keys
 
 
+def recoded(parts: Sequence[tuple[pl.DataFrame, pl.DataFrame]]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Puts coded frames together, with one numbering of the keys."""
+    told = pl.concat([keys.drop(KEY) for _, keys in parts])
+    every, keys = coded(told, told.columns)
+    numbers = np.split(every[KEY].to_numpy(), np.cumsum([len(keys) for _, keys in parts])[:-1])
+    frames = [f.with_columns(pl.Series(KEY, n[f[KEY].to_numpy()])) for n, (f, _) in zip(numbers, parts, strict=True)]
+    return pl.concat(frames, how="vertical_relaxed"), keys.drop(KEY)
+
+
 def read_calls(db: Export, strings: pl.DataFrame, issues: Issues) -> tuple[Spans, pl.Series]:
     """Spans of all host tables and their correlation ids; those without a whole span are set aside and counted."""
-    parts, correlations, bad, first_bad = [], [], 0, ""
+    same = ["table", "globalTid", "id"]
+    columns = dict.fromkeys(("start", "end", "globalTid", "id", "correlationId"), pl.Int64)
+    parts = [coded(pl.DataFrame(schema=columns | {"table": pl.String}), same)]
+    bad, first_bad = 0, ""
     for table, (_, name_column) in _TABLES.items():
-        columns = dict.fromkeys(("start", "end", "globalTid", name_column, "correlationId"), pl.Int64)
+        wanted = {name_column if c == "id" else c: t for c, t in columns.items()}
 
         def prepare(
             rows: pl.DataFrame, table: str = table, name_column: str = name_column
-        ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+        ) -> tuple[tuple[pl.DataFrame, pl.DataFrame], pl.DataFrame]:
             rows = rows.rename({name_column: "id"}).with_columns(pl.lit(table).alias("table"))
             whole = pl.col("globalTid").is_not_null() & (pl.col("end") >= pl.col("start"))
             whole = whole.fill_null(value=False)
-            return *coded(rows.filter(whole), ["table", "globalTid", "id"]), rows.filter(~whole)
+            return coded(rows.filter(whole), same), rows.filter(~whole)
 
-        for sound, keys, unsound in db.batches(table, columns, prepare):
-            parts.append((sound["start"].to_numpy(), sound["end"].to_numpy(), sound[KEY].to_numpy(), keys.drop(KEY)))
-            correlations.append(sound["correlationId"])
+        for sound, unsound in db.batches(table, wanted, prepare):
+            parts.append(sound)
             if len(unsound) and not bad:
                 first_bad = f"{table}, {_names(strings, unsound.head(1))['name'][0]}"
             bad += len(unsound)
     message = "host calls without a whole span (they began and never ended, or have no thread) were set aside"
     issues.add("open_call", message, where=first_bad, count=bad)
-    if not parts:
-        none = np.zeros(0, np.int64)
-        schema = {"table": pl.String, "globalTid": pl.Int64, "id": pl.Int64}
-        parts, correlations = (
-            [(none, none, none.astype(np.uint32), pl.DataFrame(schema=schema))],
-            [pl.Series([], dtype=pl.Int64)],
-        )
-
-    def described(keys: pl.DataFrame) -> pl.DataFrame:
-        keys = _names(strings, keys)
-        categories = [_TABLES[table][0] for table in keys["table"]]
-        kinds = [c if c == "collective" else host_kind(n, c) for n, c in zip(keys["name"], categories, strict=True)]
-        return keys.with_columns(pl.Series("kind", kinds, dtype=pl.String))
-
-    return Spans.joined(parts, described), pl.concat(correlations)
+    calls, keys = recoded(parts)
+    keys = _names(strings, keys)
+    categories = [_TABLES[table][0] for table in keys["table"]]
+    kinds = [c if c == "collective" else host_kind(n, c) for n, c in zip(keys["name"], categories, strict=True)]
+    return Spans.of(calls, keys.with_columns(pl.Series("kind", kinds, dtype=pl.String))), calls["correlationId"]
 
 
 def _names(strings: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -166,10 +155,9 @@ class Host:
         key = np.concatenate((calls.key, ranges.key + np.uint32(len(calls.keys))))
         parent = np.full(len(start), -1, dtype=np.int32 if len(start) < 2**31 else np.int64)
         self_ns = np.full(len(start), -1, dtype=np.int64)
-        thread = keys["globalTid"].rank("dense").to_numpy()[key] if len(keys) else key
-        may_nest = keys["nests"].to_numpy()[key] if len(keys) else np.zeros(0, np.bool_)
-        for one in np.unique(thread):  # a thread at a time: nesting needs room
-            rows = np.flatnonzero((thread == one) & may_nest)
+        ranges.start, ranges.end = start[len(calls.start) :], end[len(calls.end) :]  # once in memory
+        for thread in keys["globalTid"].unique(maintain_order=True):  # one at a time: nesting needs room
+            rows = np.flatnonzero((keys["nests"] & (keys["globalTid"] == thread)).to_numpy()[key])
             tree = nest(np.zeros(len(rows), np.uint8), start[rows], end[rows] - start[rows])
             parent[rows] = np.where(tree.parent >= 0, rows[tree.parent], -1)
             self_ns[rows] = tree.self_ns

@@ -12,7 +12,7 @@ from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.host import host_kind
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers._nsys_export import ROW, Export
-from tracegap.ingest.readers._nsys_host import KEY, Host, Spans, coded
+from tracegap.ingest.readers._nsys_host import Host, Spans, coded, recoded
 from tracegap.ingest.trace import STEP_MARKS
 
 Ints = NDArray[np.int64]
@@ -65,58 +65,51 @@ class Ranges:
 class _Batch:
     """Some rows of the table, with what the ranges have in common said once."""
 
-    start: Ints
-    end: Ints
-    row_id: Ints
-    key: NDArray[np.uint32]
-    keys: pl.DataFrame
+    sound: tuple[pl.DataFrame, pl.DataFrame]
+    """start, end, ROW, KEY; and the keys."""
     unsound: pl.DataFrame
     domains: pl.DataFrame
     by_type: pl.DataFrame
     text_and_id: tuple[int, int]
 
 
+def _batch(raw: pl.DataFrame, texts: pl.Categorical) -> _Batch:
+    """Sorts rows of the table; `texts` are the categories of all batches."""
+    raw = raw.with_columns(pl.col("text").str.replace_all(_NUMBERS, ", op_id = 0").cast(texts))
+    row_ids = raw[ROW]
+    if len(row_ids) and row_ids.is_between(0, (1 << 32) - 1).all():
+        raw = raw.with_columns(pl.col(ROW).cast(pl.UInt32))
+    ranges = raw.filter(pl.col("eventType").is_in([PUSH_POP, START_END]))
+    whole = pl.col("start").is_not_null() & pl.col("globalTid").is_not_null() & (pl.col("end") >= pl.col("start"))
+    whole = whole.fill_null(value=False)
+    return _Batch(
+        coded(ranges.filter(whole), _DESCRIBED_BY),
+        ranges.filter(~whole).drop(ROW),
+        raw.filter(pl.col("eventType") == DOMAIN_CREATE).select("globalTid", "domainId", "text", "textId"),
+        raw["eventType"].value_counts(),
+        (len(raw) - raw["text"].null_count(), len(raw) - raw["textId"].null_count()),
+    )
+
+
 def read_ranges(db: Export, strings: pl.DataFrame, issues: Issues) -> Ranges:
     """All push/pop and start/end ranges, named and classified; those with a bad end are set aside and counted."""
     texts = pl.Categorical(pl.Categories.random())
-
-    def prepare(raw: pl.DataFrame) -> _Batch:
-        raw = raw.with_columns(pl.col("text").str.replace_all(_NUMBERS, ", op_id = 0").cast(texts))
-        ranges = raw.filter(pl.col("eventType").is_in([PUSH_POP, START_END]))
-        whole = pl.col("start").is_not_null() & pl.col("globalTid").is_not_null() & (pl.col("end") >= pl.col("start"))
-        whole = whole.fill_null(value=False)
-        sound, keys = coded(ranges.filter(whole), _DESCRIBED_BY)
-        return _Batch(
-            sound["start"].to_numpy(),
-            sound["end"].to_numpy(),
-            sound[ROW].to_numpy(),
-            sound[KEY].to_numpy(),
-            keys.drop(KEY),
-            ranges.filter(~whole),
-            raw.filter(pl.col("eventType") == DOMAIN_CREATE).select("globalTid", "domainId", "text", "textId"),
-            raw["eventType"].value_counts(),
-            (len(raw) - raw["text"].null_count(), len(raw) - raw["textId"].null_count()),
-        )
-
-    batches = list(db.batches(NVTX, _COLUMNS, prepare, numbered=True))
-    if not batches:
-        batches = [prepare(pl.DataFrame(schema=_COLUMNS | {ROW: pl.Int64}))]
+    batches = [_batch(pl.DataFrame(schema=_COLUMNS | {ROW: pl.Int64}), texts)]
+    batches += db.batches(NVTX, _COLUMNS, lambda raw: _batch(raw, texts), numbered=True)
     counts = pl.concat([b.by_type for b in batches]).group_by("eventType").agg(pl.col("count").sum()).sort("eventType")
-    domains = _named(pl.concat([b.domains for b in batches]), strings).select(
-        "process", "domainId", pl.col("name").alias("domain")
-    )
+    domains = _named(pl.concat([b.domains for b in batches]), strings)
+    domains = domains.select("process", "domainId", domain="name")
     domains = domains.unique(["process", "domainId"], keep="first", maintain_order=True)
 
     def described(ranges: pl.DataFrame) -> pl.DataFrame:
         ranges = _named(ranges, strings).with_columns(pl.col("name").fill_null("(unnamed range)"))
         return _classified(ranges.join(domains, on=["process", "domainId"], how="left", maintain_order="left"))
 
-    unsound = described(pl.concat([b.unsound for b in batches]))
-    never_closed = _report(unsound, issues)
-    spans = Spans.joined([(b.start, b.end, b.key, b.keys) for b in batches], described)
+    never_closed = _report(described(pl.concat([b.unsound for b in batches])), issues)
+    sound, keys = recoded([b.sound for b in batches])
     return Ranges(
-        spans,
-        np.concatenate([b.row_id for b in batches]),
+        Spans.of(sound, described(keys)),
+        sound[ROW].to_numpy(),
         never_closed,
         {str(t): n for t, n in counts.iter_rows()},
         (sum(b.text_and_id[0] for b in batches), sum(b.text_and_id[1] for b in batches)),

@@ -5,26 +5,25 @@ in an export are integer nanoseconds from the session's start.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers import _nsys_device as device
 from tracegap.ingest.readers import _nsys_meta as meta
 from tracegap.ingest.readers._nsys_db import SQLITE_MAGIC, Database, unpacked
 from tracegap.ingest.readers._nsys_export import ROW, Export
-from tracegap.ingest.readers._nsys_host import Host, read_calls, thread_names, unseen_syncs
+from tracegap.ingest.readers._nsys_host import KEY, Host, read_calls, thread_names, unseen_syncs
 from tracegap.ingest.readers._nsys_nccl import Calls, read_schemas
 from tracegap.ingest.readers._nsys_nvtx import NVTX, PUSH_POP, Ranges, enclosing, read_ranges, step_marks
 from tracegap.ingest.readers._nsys_parquet import Folder, is_folder_of_tables
 from tracegap.ingest.readers._nsys_rep import REPORT_MAGIC, exported
-from tracegap.ingest.trace import STEP_MARKS, Trace
+from tracegap.ingest.trace import OPS, STEP_MARKS, Trace
 
 NAME = "nsys"
 FOLDERS = is_folder_of_tables
@@ -78,7 +77,7 @@ def _read(db: Export) -> Trace:
     ranges = read_ranges(db, strings, issues)
     calls, correlation = read_calls(db, strings, issues)
     host_spans = [(int(s.start.min()), int(s.end.max())) for s in (calls, ranges.spans) if len(s.start)]
-    work.frame = device.cut_impossible(work.frame, host_spans, issues)
+    device.cut_impossible(work, host_spans, issues)
     host = Host.of(calls, correlation, ranges.spans, PUSH_POP)
     first_range = len(correlation)
     ends = [end for _, end in host_spans] + ([int(work.frame["end"].to_numpy().max())] if len(work.frame) else [])
@@ -87,22 +86,23 @@ def _read(db: Export) -> Trace:
     steps = [first_range + r for r in step_rows]
 
     of_cuda = host.calls()
-    frame = device.with_launches(work.frame, of_cuda).with_columns(pl.col("deviceId").fill_null(0))
-    used = [(p, d) for p, d in frame.select("process", "deviceId").unique().sort("process", "deviceId").iter_rows()]
+    device.join_launches(work, of_cuda)
+    work.keys = work.keys.with_columns(pl.col("deviceId").fill_null(0))
+    used_keys = work.keys[work.frame[KEY].unique()]
+    used = list(used_keys.select("process", "deviceId").unique().sort("process", "deviceId").iter_rows())
     devices = meta.devices_of(db, used, issues)
-    device_ids = pl.DataFrame(
-        [(p, d, devices[p, d].device_id) for p, d in used],
-        schema={"process": pl.Int64, "deviceId": pl.Int64, "device_id": pl.String}, orient="row",
-    )  # fmt: skip
-    frame = frame.join(device_ids, on=["process", "deviceId"], how="left", nulls_equal=True, maintain_order="left")
-    work.frame = frame
-    no_launch = frame["launch_ns"].null_count()
+    device_of_key = [
+        devices[lane].device_id if lane in devices else None
+        for lane in work.keys.select("process", "deviceId").iter_rows()
+    ]
+    work.keys = work.keys.with_columns(pl.Series("device_id", device_of_key, dtype=pl.String))
+    no_launch = work.frame["launch_ns"].null_count()
     issues.add("no_launch", "device work whose launch call is not in the file", count=no_launch)
 
-    around = enclosing(host, frame["call_row"].fill_null(-1).to_numpy(), steps)
+    around = enclosing(host, work.frame["call_row"].fill_null(-1).to_numpy(), steps)
     known = device.costs(work, around, host)
     collectives = device.collectives(work, around, known, _nccl_calls(db, strings, ranges, first_range))
-    rank, world = meta.rank_of(db) if frame["process"].n_unique() == 1 else (None, None)
+    rank, world = meta.rank_of(db) if len({p for p, _ in used}) == 1 else (None, None)
     meta.diagnostics(db, issues)
     unique = {d.device_id: d for d in devices.values()}
     trace = Trace(
@@ -122,7 +122,7 @@ def _read(db: Export) -> Trace:
     )
     unseen = unseen_syncs(db, of_cuda, len(host.spans.key))
     _put_host_events(trace, itertools.chain(host.frames(steps), [unseen]), len(host.spans.key))
-    _put_ops(trace, lambda rows: device.to_ops(work, rows, around, known, host), frame["device_id"])
+    _put_ops(trace, device.Launched.of(work, around, known, host), work.of_key("device_id"))
     return trace
 
 
@@ -134,12 +134,12 @@ def _put_host_events(trace: Trace, frames: Iterator[pl.DataFrame], count: int) -
         trace.further_host_events = frames
 
 
-def _put_ops(trace: Trace, to_ops: Callable[[NDArray[np.int64]], pl.DataFrame], device_id: pl.Series) -> None:
+def _put_ops(trace: Trace, launched: device.Launched, device_id: pl.Series) -> None:
     """At once where they are few, else a device at a time as they are asked for."""
     if len(device_id) <= _AT_ONCE:
-        trace.ops = to_ops(np.arange(len(device_id)))
+        trace.ops = launched.ops(np.arange(len(device_id))).cast(OPS)  # type: ignore[arg-type]
     else:
-        trace.further_ops = (to_ops(np.flatnonzero((device_id == d.device_id).to_numpy())) for d in trace.devices)
+        trace.further_ops = (launched.ops(np.flatnonzero((device_id == d.device_id).to_numpy())) for d in trace.devices)
 
 
 def _nccl_calls(db: Export, strings: pl.DataFrame, ranges: Ranges, first_range: int) -> Calls:
@@ -166,7 +166,7 @@ def _framework(host: Host, work: device.DeviceWork) -> str:
     keys = host.spans.keys
     if keys["name"].str.contains("^(TSL:)?(Thunk|XlaModule):#").any():
         return "jax"
-    used = work.names["name"].gather(work.frame["name_id"].unique())
+    used = work.keys["name"].gather(work.frame[KEY].unique())
     return "pytorch" if keys["is_op"].any() or used.str.contains("at::native", literal=True).any() else "cuda"
 
 
@@ -175,13 +175,18 @@ def _facts(db: Export, ranges: Ranges, work: device.DeviceWork) -> dict[str, Any
     counts = {t: db.count(t) for t in db.columns if not t.startswith("ENUM_") and not t.startswith("sqlite_")}
     table, export = meta.export_of(db)
     frame = work.frame.with_columns((pl.col("end") - pl.col("start")).alias("ns"))
-    kernels, copies, fills = (frame.filter(pl.col("table") == t) for t in (device.KERNEL, device.MEMCPY, device.MEMSET))
-    by_device = kernels.group_by("deviceId").agg(pl.len(), pl.col("ns").sum()).sort("deviceId")
-    names = work.names.select("name_id", "name", "short", "copyKind")
-    by_name = kernels.group_by("name_id").agg(pl.len(), pl.col("ns").sum()).join(names, on="name_id")
-    by_short = by_name.group_by("short").agg(pl.col("len", "ns").sum()).sort("ns", "short", descending=[True, False])
-    nccl = by_name.filter(pl.col("name").str.contains("(?i)nccl"))
-    by_kind = copies.join(names, on="name_id").group_by("copyKind").agg(pl.len(), pl.col("bytes", "ns").sum())
+    by_key = frame.group_by(KEY).agg(
+        pl.len(), pl.col("bytes", "ns").sum(), pl.col("start").min(), pl.col("end").max(), pl.col("launch_ns").count()
+    )
+    by_key = pl.concat([by_key, work.keys[by_key[KEY]]], how="horizontal")
+    kernels, copies, fills = (
+        by_key.filter(pl.col("table") == t) for t in (device.KERNEL, device.MEMCPY, device.MEMSET)
+    )
+    sums = pl.col("len", "bytes", "ns").sum()
+    by_device = kernels.group_by("deviceId").agg(sums).sort("deviceId").select("deviceId", "len", "ns")
+    by_short = kernels.group_by("short").agg(pl.col("len", "ns").sum()).sort("ns", "short", descending=[True, False])
+    nccl = kernels.filter(pl.col("name").str.contains("(?i)nccl"))
+    by_kind = copies.group_by("copyKind").agg(sums)
     spans = ranges.spans
     return {
         "meta_table": table,
@@ -195,13 +200,13 @@ def _facts(db: Export, ranges: Ranges, work: device.DeviceWork) -> dict[str, Any
         "top_kernel_short": list(by_short.row(0)) if len(by_short) else None,
         "nccl_kernels": [int(nccl["len"].sum()), int(nccl["ns"].sum())],
         "kernel_span_ns": [kernels["start"].min(), kernels["end"].max()] if len(kernels) else None,
-        "kernels_matched_to_runtime": len(kernels) - kernels["launch_ns"].null_count(),
+        "kernels_matched_to_runtime": int(kernels["launch_ns"].sum()),
         "memcpy_by_copyKind": {str(k): [n, size, ns] for k, n, size, ns in by_kind.sort("copyKind").iter_rows()},
-        "memset": [len(fills), int(fills["bytes"].sum()), int(fills["ns"].sum())],
+        "memset": [int(fills[c].sum()) for c in ("len", "bytes", "ns")],
         "nvtx_by_eventType": ranges.by_type,
         "nvtx_text/textId": list(ranges.text_and_id),
         "nvtx_closed_ranges": [len(spans.start), int((spans.end - spans.start).sum())],
         "open": ranges.open.sort("start")["label"].to_list(),
-        "graph_node_kernels": len(kernels.filter(pl.col("graphNodeId").fill_null(0) != 0)),
+        "graph_node_kernels": int(kernels.filter("is_node")["len"].sum()),
         "gpus": meta.gpus_of(db),
     }
