@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from tracegap.models import collectives
+from tracegap.models.architecture import Model
 from tracegap.models.errors import NoFormula
 from tracegap.models.hardware import Chip
 from tracegap.models.memory import OPTIMIZER_BYTES
 from tracegap.models.ops import DTYPE_BYTES, CollectiveKind
 from tracegap.models.parallelism import pp_bubble_over_ideal
-from tracegap.models.transformer import MLP_MATRICES, Model, forward_flops
+from tracegap.models.transformer import forward_flops, saved_values_per_token
 from tracegap.models.units import ns
 
 AXES = {
@@ -223,12 +224,3 @@ def _memory(model: Model, size: Mapping[str, int], tokens: float, microbatches: 
         optimizer=params * OPTIMIZER_BYTES["adamw"],
         activations=tokens * (kept * element + logits) / size["tensor"],
     )
-
-
-def saved_values_per_token(model: Model) -> int:
-    """Values that a layer keeps for backward, a token [Y9]: 20 D for a gated MLP of F = 4 D and as many k/v heads.
-
-    Inputs and outputs of two norms; q, k, v and attention's output; what goes in and out of the MLP's nonlinearity.
-    """
-    attention = 2 * (model.heads + model.kv_head_count) * model.head_width
-    return 4 * model.hidden + attention + MLP_MATRICES[model.mlp] * model.ffn

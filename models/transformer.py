@@ -1,5 +1,5 @@
 # ruff: noqa: N803 - formulas use the letters of the scaling book, each defined where it is used
-"""Counting a Transformer: parameters, FLOPs, cache and saved activations, from its description.
+"""Counting a model: FLOPs, cache and saved activations from its description, and the formulas behind them.
 
 Letters: D or h model width, F MLP hidden width, L layers, N query heads, K key/value heads, H head width, V vocabulary,
 B sequences, T queries, S keys, s sequence length. Formula codes M2, M4, X1 to X6, Y8 and Y9 are those of the theory
@@ -10,102 +10,124 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from tracegap.models.architecture import MLP_MATRICES, Model, weights
 from tracegap.models.errors import NoFormula
 from tracegap.models.quantities import quantity
-
-MLP_MATRICES = {"swiglu": 3, "geglu": 3, "gelu": 2, "relu": 2}
-"""Weight matrices of an MLP block by its kind: gated ones have a third."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """A decoder as a run's manifest describes it."""
-
-    layers: int
-    hidden: int
-    """Model width."""
-    heads: int
-    """Query heads."""
-    ffn: int
-    """Hidden width of the MLP."""
-    vocab: int
-    kv_heads: int | None = None
-    """Key/value heads; None: as many as query heads."""
-    head_dim: int | None = None
-    """Head width; None: hidden / heads."""
-    mlp: str = "swiglu"
-    """A key of MLP_MATRICES."""
-    seq: int | None = None
-    """Tokens of a sequence; needed for attention."""
-    causal: bool = True
-    """Whether a mask hides later tokens, which halves the attention products."""
-    tied_embeddings: bool = False
-    """Whether the output head uses the embedding's matrix."""
-    dtype: str = "bf16"
-    """Of weights and activations, a key of models.ops.DTYPE_BYTES."""
-
-    def __post_init__(self) -> None:
-        if self.mlp not in MLP_MATRICES:
-            raise NoFormula(f"mlp {self.mlp!r} in the model description: known are {', '.join(MLP_MATRICES)}")
-
-    @property
-    def head_width(self) -> int:
-        """Head width, elements."""
-        return self.hidden // self.heads if self.head_dim is None else self.head_dim
-
-    @property
-    def kv_head_count(self) -> int:
-        """Key/value heads."""
-        return self.heads if self.kv_heads is None else self.kv_heads
-
-    @property
-    def layer_matmul_params(self) -> int:
-        """Weights of one layer's matrix products."""
-        projections = 2 * self.hidden * (self.heads + self.kv_head_count) * self.head_width
-        return projections + MLP_MATRICES[self.mlp] * self.hidden * self.ffn
-
-    @property
-    def matmul_params(self) -> int:
-        """Weights that take part in matrix products: layers and output head, not the look-up."""
-        return self.layers * self.layer_matmul_params + self.hidden * self.vocab
-
-    @property
-    def params(self) -> int:
-        """All stored weights of matrices [X1], norm vectors left out."""
-        look_up = 0 if self.tied_embeddings else self.hidden * self.vocab
-        return self.matmul_params + look_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardFlops:
-    """FLOPs of matrix products in one forward pass."""
+    """FLOPs of matrix products in one forward pass, and of what stands for them in recurrent layers."""
 
     linear: int
     """Products with weights, output head included."""
     attention: int
     """Scores and their product with the values, masked part left out."""
+    recurrence: int = 0
+    """Scans of state-space layers."""
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.linear + self.attention
+        return self.linear + self.attention + self.recurrence
+
+
+SCAN_FLOPS = 6
+"""FLOPs a state element and token of a selective scan: decay, input and output map, a multiply and an add each."""
 
 
 def forward_flops(model: Model, tokens: int) -> ForwardFlops:
-    """Model FLOPs of a forward pass over so many tokens, in sequences of `model.seq`.
+    """Model FLOPs of a forward pass over so many decoder tokens, in sequences of `model.seq`.
 
-    Matrix products only, 2 a multiply-add; a causal mask halves the two attention products; the embedding look-up is no
-    product, the output head is one. Raises NoFormula where `model.seq` is not known.
+    Matrix products only, 2 a multiply-add; a causal mask halves the two attention products, a window leaves those
+    within it; the embedding look-up is no product, the output head is one; of experts the chosen ones count. Encoder
+    and towers work on their own tokens beside. Raises NoFormula where `model.seq` is needed and not known.
     """
+    linear = round(2 * tokens * model.matmul_params)
+    attention = round(tokens * attention_flops_per_token(model))
+    recurrent = model.layers - model.attention_layers
+    scan = SCAN_FLOPS * tokens * recurrent * model.inner * model.state_dim
+    for _, tower in model.towers:
+        if model.seq is None or tower.seq is None:
+            raise NoFormula("FLOPs of a tower need its seq and that of the model")
+        own = forward_flops(tower, round(tokens * tower.seq / model.seq))
+        linear, attention, scan = linear + own.linear, attention + own.attention, scan + own.recurrence
+    return ForwardFlops(linear=linear, attention=attention, recurrence=scan)
+
+
+def attention_flops_per_token(model: Model) -> float:
+    """FLOPs of all attention cores of a forward pass, a decoder token; a causal mask halves them."""
+    if not model.attention_layers and not model.encoder_layers:
+        return 0.0
     if model.seq is None:
         raise NoFormula("attention FLOPs need the sequence length: set seq in the model description")
-    full = 4 * model.layers * tokens * model.seq * model.heads * model.head_width
-    return ForwardFlops(linear=2 * tokens * model.matmul_params, attention=full // 2 if model.causal else full)
+    source = model.encoder_seq or model.seq
+    windowed = model.attention_layers - model.global_layers
+    keys = model.global_layers * visible_keys(model.seq, model.causal)
+    keys += windowed * visible_keys(model.seq, model.causal, model.window)
+    keys += model.encoder_layers * model.encoder_share * source
+    keys += model.layers * source if model.encoder_layers else 0
+    return 2 * keys * model.heads * (model.qk_width + model.v_width)
+
+
+def visible_keys(seq: int, causal: bool, window: int | None = None) -> float:
+    """Keys that a query sees on average.
+
+    Under a causal mask half of them (benchmark convention), or w - w^2/2s of a window of w; without a mask a window
+    looks both ways.
+    """
+    if window is None or window >= seq:
+        return seq / 2 if causal else seq
+    return window - window**2 / (2 * seq) if causal else window
 
 
 def train_flops(model: Model, tokens: int) -> int:
-    """Model FLOPs of a training step without recomputation: backward costs twice the forward pass."""
-    return 3 * forward_flops(model, tokens).total
+    """Model FLOPs of a training step without recomputation: backward costs twice the forward pass.
+
+    Frozen weights (LoRA) need no gradient of their own, so that their backward pass costs one forward.
+    """
+    full = 3 * forward_flops(model, tokens).total
+    if not model.lora_rank:
+        return full
+    return full - round(2 * tokens * sum(weight.products for weight in weights(model) if not weight.trained))
+
+
+def cache_bytes(model: Model, seq: int, bytes_per_elem: float, *, tensor: int = 1) -> float:
+    """[X6] Bytes that a sequence of so many tokens keeps for decoding, on one of so many tensor-parallel ranks.
+
+    Keys and values of each layer (of a window only its own), MLA's compressed vector and rotary key, which no rank
+    can split; the fixed state of recurrent layers; keys and values of an encoder's output.
+    """
+    kv_heads = max(model.kv_head_count / tensor, 1)
+    per_token = model.kv_rank + model.rope_dim if model.kv_rank else 2 * kv_heads * model.head_width
+    windowed = model.attention_layers - model.global_layers
+    tokens = model.global_layers * seq + windowed * min(seq, model.window or seq)
+    tokens += model.layers * (model.encoder_seq or seq) if model.encoder_layers else 0
+    recurrent = model.layers - model.attention_layers
+    state = recurrent * model.inner * (model.state_dim + max(0, model.conv_width - 1)) / tensor
+    return (tokens * per_token + state) * bytes_per_elem
+
+
+def saved_values_per_token(model: Model) -> float:
+    """Values that a layer keeps for backward, a token [Y9], mean over the layers: 20 D for a gated MLP of F = 4 D.
+
+    Inputs and outputs of two norms; q, k, v and attention's output; what goes in and out of the MLP's nonlinearity;
+    of experts the same for each chosen one, with its copy of the token; of a scan its five inputs and outputs.
+    """
+    expert = MLP_MATRICES[model.mlp] * (model.ffn if model.expert_ffn is None else model.expert_ffn)
+    mixture = model.experts_per_token * (expert + model.hidden) + model.shared_experts * expert
+    if model.kv_rank:
+        attention = model.heads * (2 * model.qk_width + 2 * model.v_width) + model.q_rank + model.kv_rank
+    else:
+        attention = 2 * (model.heads + model.kv_head_count) * model.head_width
+    kept = (
+        model.attention_layers * attention
+        + (model.layers - model.attention_layers) * 5 * model.inner
+        + (model.layers - model.moe_layers) * MLP_MATRICES[model.mlp] * model.ffn
+        + model.moe_layers * mixture
+    )
+    blocks = 2 if model.ffn or model.experts else 1
+    return 2 * blocks * model.hidden + kept / model.layers
 
 
 @quantity("einsum_flops", "M2")

@@ -5,9 +5,9 @@ from typing import Any
 
 from tracegap.ingest.manifest import Manifest
 from tracegap.models import hardware
+from tracegap.models.architecture import Model
 from tracegap.models.errors import TracegapError
 from tracegap.models.plan import plan
-from tracegap.models.transformer import Model
 from tracegap.models.units import human, human_ns
 
 

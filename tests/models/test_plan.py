@@ -3,10 +3,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracegap.models import hardware
+from tracegap.models.architecture import Model
 from tracegap.models.errors import NoFormula
 from tracegap.models.ops import CollectiveKind as Kind
-from tracegap.models.plan import plan, saved_values_per_token
-from tracegap.models.transformer import Model
+from tracegap.models.plan import plan
+from tracegap.models.transformer import saved_values_per_token
 
 H100 = hardware.get("h100_sxm")
 MODEL = Model(layers=4, hidden=1000, heads=10, kv_heads=10, ffn=4000, vocab=10_000, seq=500, causal=False)

@@ -1,0 +1,226 @@
+"""Models from the `config.json` that Hugging Face's Transformers writes: which of its keys is which of our fields.
+
+To add an architecture, add a row to `ARCHITECTURES`. One that is not there is refused by name: a description that is
+nearly right is wrong.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracegap.models.architecture import Model
+from tracegap.models.errors import NoFormula
+
+Config = Mapping[str, Any]
+
+_USUAL = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn": "intermediate_size",
+    "vocab": "vocab_size",
+    "seq": "max_position_embeddings",
+}
+_ACTIVATIONS = {
+    "silu": "swiglu",
+    "gelu": "geglu",
+    "gelu_pytorch_tanh": "geglu",
+    "gelu_new": "geglu",
+}
+"""Name of a gated MLP by the activation of its gate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """How to read the configuration of one `model_type`."""
+
+    keys: Mapping[str, str] = field(default_factory=lambda: _USUAL)
+    """Our field to their key, where the value is taken as it is; one that is absent or null keeps our default."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """What the architecture says and no key does."""
+    tied: bool = False
+    """Whether embeddings are tied where the file does not say: the default of the library for this architecture."""
+    more: Callable[[Config], dict[str, Any]] = lambda _: {}
+    """What takes more than a name to read."""
+
+
+def _gated(config: Config) -> dict[str, Any]:
+    name = config.get("hidden_activation") or config.get("hidden_act", "silu")
+    if name not in _ACTIVATIONS:
+        raise NoFormula(f"config.json: activation {name!r} of a gated MLP: known are {', '.join(_ACTIVATIONS)}")
+    return {"mlp": _ACTIVATIONS[name]}
+
+
+def _llama(config: Config) -> dict[str, Any]:
+    biases = {(False, False): "none", (True, False): "attention", (True, True): "all", (False, True): "mlp"}
+    told = (bool(config.get("attention_bias")), bool(config.get("mlp_bias")))
+    return _gated(config) | {"biases": biases[told]}
+
+
+def _window(config: Config) -> dict[str, Any]:
+    used = config.get("use_sliding_window", True) and config.get("sliding_window")
+    return _gated(config) | ({"window": config["sliding_window"]} if used else {})
+
+
+def _gemma2(config: Config) -> dict[str, Any]:
+    return _gated(config) | {"window": config.get("sliding_window", 4096), "global_every": 2}
+
+
+def _qwen3_moe(config: Config) -> dict[str, Any]:
+    if config.get("mlp_only_layers"):
+        raise NoFormula("config.json: qwen3_moe with mlp_only_layers is not described")
+    return _window(config) | {"moe_every": config.get("decoder_sparse_step", 1)}
+
+
+def _gpt2(config: Config) -> dict[str, Any]:
+    return {"ffn": config.get("n_inner") or 4 * config["n_embd"], "positions": config["n_positions"]}
+
+
+def _neox(config: Config) -> dict[str, Any]:
+    return {"parallel_block": config.get("use_parallel_residual", True)}
+
+
+def _falcon(config: Config) -> dict[str, Any]:
+    new = bool(config.get("new_decoder_architecture"))
+    kv_heads = config.get("num_kv_heads") if new else 1 if config.get("multi_query", True) else None
+    parallel = bool(config.get("parallel_attn", True)) or new
+    return {
+        "kv_heads": kv_heads,
+        "ffn": config.get("ffn_hidden_size") or 4 * config["hidden_size"],
+        "parallel_block": parallel,
+        "norms_per_layer": 1 if parallel and not new else 2,
+        "biases": "all" if config.get("bias") else "none",
+    }
+
+
+def _t5(config: Config) -> dict[str, Any]:
+    act = config.get("feed_forward_proj", "relu")
+    kinds = {"relu": "relu", "gelu": "gelu", "gated-gelu": "geglu", "gated-silu": "swiglu"}
+    if act not in kinds:
+        raise NoFormula(f"config.json: feed_forward_proj {act!r}: known are {', '.join(kinds)}")
+    layers = config.get("num_decoder_layers") or config["num_layers"]
+    return {"mlp": kinds[act], "layers": layers, "encoder_layers": config["num_layers"]}
+
+
+def _mamba(config: Config) -> dict[str, Any]:
+    inner = config.get("intermediate_size") or config.get("expand", 2) * config["hidden_size"]
+    rank = config.get("time_step_rank", "auto")
+    return {
+        "inner": inner,
+        "dt_rank": -(-config["hidden_size"] // 16) if rank == "auto" else rank,
+        "state_dim": config.get("state_size", 16),
+        "conv_width": config.get("conv_kernel", 4),
+    }
+
+
+_GEMMA = {"mlp": "geglu", "norm": "rms"}
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama": Architecture(fixed={"norm": "rms"}, more=_llama),
+    "mistral": Architecture(fixed={"norm": "rms"}, more=_window),
+    "mixtral": Architecture(
+        keys=_USUAL | {"experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"},
+        fixed={"norm": "rms"},
+        more=_window,
+    ),
+    # Its files state a window that use_sliding_window switches off
+    "qwen2": Architecture(
+        fixed={"norm": "rms", "biases": "qkv"}, more=lambda c: _window({"use_sliding_window": False, **c})
+    ),
+    "qwen3": Architecture(
+        fixed={"norm": "rms", "qk_norm": True}, more=lambda c: _window({"use_sliding_window": False, **c})
+    ),
+    "qwen3_moe": Architecture(
+        keys=_USUAL
+        | {"experts": "num_experts", "experts_per_token": "num_experts_per_tok", "expert_ffn": "moe_intermediate_size"},
+        fixed={"norm": "rms", "qk_norm": True},
+        more=lambda c: _qwen3_moe({"use_sliding_window": False, **c}),
+    ),
+    "gemma": Architecture(fixed=_GEMMA, tied=True),
+    "gemma2": Architecture(fixed=_GEMMA | {"norms_per_layer": 4}, tied=True, more=_gemma2),
+    "deepseek_v3": Architecture(
+        keys={
+            "layers": "num_hidden_layers",
+            "hidden": "hidden_size",
+            "heads": "num_attention_heads",
+            "head_dim": "qk_nope_head_dim",
+            "rope_dim": "qk_rope_head_dim",
+            "v_head_dim": "v_head_dim",
+            "q_rank": "q_lora_rank",
+            "kv_rank": "kv_lora_rank",
+            "ffn": "intermediate_size",
+            "expert_ffn": "moe_intermediate_size",
+            "experts": "n_routed_experts",
+            "experts_per_token": "num_experts_per_tok",
+            "shared_experts": "n_shared_experts",
+            "dense_layers": "first_k_dense_replace",
+            "moe_every": "moe_layer_freq",
+            "vocab": "vocab_size",
+            "seq": "max_position_embeddings",
+        },
+        fixed={"norm": "rms"},
+        more=_gated,
+    ),
+    "gpt2": Architecture(
+        keys={"layers": "n_layer", "hidden": "n_embd", "heads": "n_head", "vocab": "vocab_size", "seq": "n_positions"},
+        fixed={"mlp": "gelu", "norm": "layer", "biases": "all"},
+        tied=True,
+        more=_gpt2,
+    ),
+    "gpt_neox": Architecture(
+        fixed={"mlp": "gelu", "norm": "layer", "biases": "all"},
+        more=_neox,
+    ),
+    "falcon": Architecture(
+        keys={
+            "layers": "num_hidden_layers",
+            "hidden": "hidden_size",
+            "heads": "num_attention_heads",
+            "vocab": "vocab_size",
+            "seq": "max_position_embeddings",
+        },
+        fixed={"mlp": "gelu", "norm": "layer"},
+        tied=True,
+        more=_falcon,
+    ),
+    "t5": Architecture(
+        keys={
+            "hidden": "d_model",
+            "heads": "num_heads",
+            "head_dim": "d_kv",
+            "ffn": "d_ff",
+            "vocab": "vocab_size",
+            "seq": "n_positions",
+            "relative_positions": "relative_attention_num_buckets",
+        },
+        fixed={"norm": "rms"},
+        tied=True,
+        more=_t5,
+    ),
+    "mamba": Architecture(
+        keys={"layers": "num_hidden_layers", "hidden": "hidden_size", "vocab": "vocab_size"},
+        fixed={"heads": 0, "ffn": 0, "norm": "rms", "norms_per_layer": 1, "recurrence": "mamba"},
+        tied=True,
+        more=_mamba,
+    ),
+}
+"""By `model_type`."""
+
+
+def model_from(config: Config) -> Model:
+    """The model of a decoded `config.json`.
+
+    Raises NoFormula, which names the architecture or the key, where it is not known or a key is missing.
+    """
+    name = config.get("model_type")
+    if name not in ARCHITECTURES:
+        raise NoFormula(f"config.json: model_type {name!r} is not known; known are {', '.join(ARCHITECTURES)}")
+    architecture = ARCHITECTURES[str(name)]
+    values = {ours: config[theirs] for ours, theirs in architecture.keys.items() if config.get(theirs) is not None}
+    try:
+        values |= {**architecture.fixed, **architecture.more(config)}
+        values["tied_embeddings"] = config.get("tie_word_embeddings", architecture.tied)
+        return Model(**values)
+    except (KeyError, TypeError) as error:
+        raise NoFormula(f"config.json of a {name}: {error}") from error

@@ -1,0 +1,57 @@
+"""Published models: one TOML file each, with its source and the parameter count that the source states.
+
+To add one, add a file; its tests find it.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from tracegap.models.architecture import Model
+from tracegap.models.errors import TracegapError
+
+
+class UnknownModel(TracegapError):
+    """A model that is no preset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A published model."""
+
+    id: str
+    name: str
+    source: str
+    """Where the figures are published."""
+    model: Model
+    params: int
+    """Stored parameters as published."""
+    params_tolerance: float = 0
+    """Relative, of a published count that is rounded."""
+    active_params: int | None = None
+    """Parameters that a token uses, as published."""
+    active_params_tolerance: float = 0
+    note: str | None = None
+    """What the description leaves out."""
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Ids of all presets."""
+    files = resources.files(__name__).iterdir()
+    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
+
+
+@cache
+def get(preset_id: str) -> Preset:
+    """The preset of that id. Raises UnknownModel, which lists the known ones."""
+    if preset_id not in names():
+        near = get_close_matches(preset_id, names(), n=3)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UnknownModel(f"no model {preset_id!r} among the presets; {hint}known are {', '.join(names())}")
+    text = resources.files(__name__).joinpath(f"{preset_id}.toml").read_text(encoding="utf-8")
+    values: dict[str, Any] = tomllib.loads(text)
+    return Preset(id=preset_id, **(values | {"model": Model(**values["model"])}))
