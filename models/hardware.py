@@ -16,7 +16,7 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from tracegap.models.errors import UnknownChip
-from tracegap.models.units import GB, TERA
+from tracegap.models.units import GB, MB, TERA
 
 PEAK_COLUMNS = {
     "fp64": ("fp64_matrix_tflops", "fp64_tflops"),
@@ -66,8 +66,12 @@ class Chip:
     """The largest store on the chip that can keep a tensor."""
     onchip_mb: float | None = None
     """Its size, 10^6 bytes."""
+    onchip_gbps: float | None = None
+    """Its bandwidth, read, of the whole package."""
     core_kind: str | None = None
     core_count: int | None = None
+    mxu_side: int | None = None
+    """Rows and columns of a systolic array; dimensions of a product are padded to it."""
     peak_clock_mhz: float | None = None
     """Clock at which the peaks hold."""
     boost_clock_mhz: float | None = None
@@ -131,6 +135,16 @@ class Chip:
     def device_hbm_bytes_per_s(self) -> float:
         """Memory bandwidth of one device."""
         return self.hbm_gbps * GB / self.trace_devices_per_package
+
+    @property
+    def device_onchip_bytes_per_s(self) -> float | None:
+        """Bandwidth of the store on the chip of one device."""
+        return self._per_device(self.onchip_gbps, GB)
+
+    @property
+    def device_onchip_bytes(self) -> float | None:
+        """Size of the store on the chip of one device."""
+        return self._per_device(self.onchip_mb, MB)
 
     @property
     def device_memory_bytes(self) -> float | None:

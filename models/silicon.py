@@ -7,9 +7,22 @@ holds, not the boost clock.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, prod
 
+from tracegap.models.hardware import Chip
+from tracegap.models.ops import DTYPE_BYTES
 from tracegap.models.quantities import quantity
+
+LAUNCH_FLOOR_US = {"gpu": 2.0, "tpu": 1.0}
+"""Shortest time between two operations, by kind of part: about 2 to 5 us for kernels of a GPU, 1 us on a TPU. An operation
+whose roofline is shorter is bound by its launch."""
+GPU_TILE = (128, 128)
+"""Rows and columns of a large product that a GPU's thread block usually computes."""
+_LEAST_TILE = 16
+"""Of a tensor core's instruction: narrow products get narrow tiles, in powers of two."""
+_SUBLANE_BYTES = 32
+"""A TPU's register holds 8 sublanes of 4 bytes: 8 rows of fp32, 16 of bf16, 32 of int8."""
 
 
 @quantity("vpu_flops_per_s", "H2")
@@ -66,3 +79,39 @@ def tiled_layout_padding_ratio(*, shape: Sequence[int], tile: Sequence[int]) -> 
     untiled = len(shape) - len(tile)
     tiles = (1,) * untiled + tuple(tile)
     return prod(ceil(dim / side) * side for dim, side in zip(shape, tiles, strict=True)) / prod(shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantisation:
+    """What whole units make of a matrix product: shares of the peak, each on its own. Together they multiply."""
+
+    padding: float
+    """Useful over done multiply-adds, with dimensions rounded up to tiles (GPU) or to systolic arrays (TPU) [Q3]."""
+    waves: float
+    """Busy over all slots of the waves in which a GPU computes tiles [Q2]; 1 elsewhere."""
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the peak that is left."""
+        return self.padding * self.waves
+
+
+def matmul_quantisation(
+    chip: Chip, M: int, K: int, N: int, *, batch: int = 1, dtype: str = "bf16", tile: tuple[int, int] = GPU_TILE
+) -> Quantisation:
+    """Quantisation of `batch` products [M, K] x [K, N] on one device; nothing is lost where the part's units are unknown.
+
+    A library may choose other tiles, split K or keep a persistent grid: then less is lost than said here.
+    """
+    if chip.mxu_side is not None:
+        sublanes = max(8, round(_SUBLANE_BYTES / DTYPE_BYTES[dtype]))
+        done = ceil(M / sublanes) * sublanes * prod(ceil(dim / chip.mxu_side) * chip.mxu_side for dim in (K, N))
+        return Quantisation(padding=M * K * N / done, waves=1.0)
+    if chip.kind != "gpu" or not chip.device_core_count:
+        return Quantisation(padding=1.0, waves=1.0)
+    sides = [min(side, max(_LEAST_TILE, 1 << (dim - 1).bit_length())) for dim, side in zip((M, N), tile, strict=True)]
+    rows, columns = ceil(M / sides[0]), ceil(N / sides[1])
+    padding = M * N / (rows * sides[0] * columns * sides[1])
+    return Quantisation(
+        padding=padding, waves=wave_efficiency(tiles=batch * rows * columns, sms=int(chip.device_core_count))
+    )
