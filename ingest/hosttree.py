@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+_TOGETHER = 1 << 17  # spans that are nested at once: this much fits the cache
 
 
 @dataclass(slots=True)
@@ -38,19 +39,30 @@ def nest(thread: NDArray[Any], start_ns: Ints, dur_ns: Ints) -> HostTree:
     at = 0
     for rows in np.split(by_thread, changes):
         mine = rows[_outer_first(start_ns[rows], dur_ns[rows])]
-        starts, durations = start_ns[mine], dur_ns[mine]
-        local = _nested(starts, starts + durations)
-        if local is not None:
-            inner = np.flatnonzero(local >= 0)
-            np.subtract.at(durations, local[inner], dur_ns[mine[inner]])
-            self_ns[mine] = durations
-        else:
-            local, covered = _overlapping(starts, starts + durations)
-            self_ns[mine] = durations - covered
-        parent[mine] = np.where(local >= 0, mine[local], -1)
         order[at : at + len(mine)] = mine
         at += len(mine)
+        for part in _apart(mine, start_ns, dur_ns):
+            starts, durations = start_ns[part], dur_ns[part]
+            local = _nested(starts, starts + durations)
+            if local is not None:
+                inner = np.flatnonzero(local >= 0)
+                np.subtract.at(durations, local[inner], dur_ns[part[inner]])
+                self_ns[part] = durations
+            else:
+                local, covered = _overlapping(starts, starts + durations)
+                self_ns[part] = durations - covered
+            parent[part] = np.where(local >= 0, part[local], -1)
     return HostTree(parent, self_ns, order)
+
+
+def _apart(rows: Ints, start_ns: Ints, dur_ns: Ints) -> list[Ints]:
+    """Cuts the spans of a thread, outer ones first, where none is open, into parts of _TOGETHER or a little more."""
+    if len(rows) <= _TOGETHER:
+        return [rows]
+    reach = np.maximum.accumulate(start_ns[rows] + dur_ns[rows])
+    closed = np.flatnonzero(start_ns[rows[1:]] >= reach[:-1]) + 1
+    at = np.searchsorted(closed, np.arange(_TOGETHER, len(rows), _TOGETHER))
+    return np.split(rows, np.unique(closed[at[at < len(closed)]]))
 
 
 def _outer_first(starts: Ints, durations: Ints) -> Ints:

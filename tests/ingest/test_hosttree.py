@@ -63,6 +63,19 @@ def test_spans_that_nest_are_nested_by_depth_as_they_are_one_by_one(raw: list[tu
     assert fast is None or fast.tolist() == slow.tolist()
 
 
+def test_a_long_thread_is_nested_in_parts_as_it_is_whole() -> None:
+    n = 300_000
+    starts = np.arange(n) * 10
+    lengths = np.full(n, 10)
+    lengths[::3] = 30  # holds the next two
+    lengths[0] = 1_500_000  # the first half lies in one span
+    found = nest(np.zeros(n, np.int64), starts, lengths)
+    outer = np.arange(n) // 3 * 3
+    expected = np.where(np.arange(n) % 3, outer, np.where(starts + lengths <= 1_500_000, 0, -1))
+    expected[0] = -1
+    assert found.parent.tolist() == expected.tolist()
+
+
 def pairs(events: list[tuple[int, str, str | None]]):
     """Pairs (time, B or E, name) of one thread."""
     found = pair([0] * len(events), [e[0] for e in events], [e[1] == "E" for e in events], [e[2] for e in events])
