@@ -8,7 +8,7 @@ export DO_NOT_TRACK := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint docs bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,9 @@ lint: $(VENV)/.installed-dev ## only style, types and layers
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
+
+docs: $(VENV)/.installed ## write docs/formulas.md and docs/chips.md anew, from the code
+	$(PY) -m tracegap.ingest.reference docs
 
 bench: $(VENV)/.installed ## time of `tracegap ingest` against json.load of the same trace, SIZE_MB=50
 	$(PY) bench/ingest.py $(SIZE_MB)

@@ -50,8 +50,8 @@ def _flops(instruction: Instruction, module: Module) -> tuple[int | None, str | 
     opcode = instruction.opcode
     if opcode in ("fusion", "call", "map", "async-start"):
         return _flops_inside(instruction, module)
-    if opcode in _FLOPS:
-        return _FLOPS[opcode](instruction, module)
+    if opcode in FLOPS:
+        return FLOPS[opcode](instruction, module)
     if opcode in _TRANSCENDENTAL or CLASS_OF_OPCODE.get(base_opcode(opcode)) in (OpClass.DATA_MOVEMENT, OpClass.COPY):
         return 0, None
     if CLASS_OF_OPCODE.get(opcode) is OpClass.ELEMENTWISE:
@@ -170,7 +170,7 @@ def _gemm_contracted(config: bytes) -> list[int] | None:
     return [int(d) for d in numbers.get("lhs_contracting_dimensions", ())] or None
 
 
-_FLOPS: dict[str, Callable[[Instruction, Module], tuple[int | None, str | None]]] = {
+FLOPS: dict[str, Callable[[Instruction, Module], tuple[int | None, str | None]]] = {
     "dot": _dot,
     "convolution": _convolution,
     "reduce": _reduce,
