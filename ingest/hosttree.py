@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-_TOGETHER = 1 << 17  # spans that are nested at once: this much fits the cache
 
 
 @dataclass(slots=True)
@@ -23,102 +22,66 @@ class HostTree:
     """Rows so that each comes after its parent, thread by thread."""
 
 
-def nest(thread: NDArray[Any], start_ns: Ints, dur_ns: Ints) -> HostTree:
+def nest(thread: NDArray[Any], start_ns: Ints, dur_ns: Ints, old: NDArray[np.bool_] | None = None) -> HostTree:
     """Nests the spans of each thread.
 
     Of two spans with the same extent the earlier row holds the other; a span that ends when the next one starts is
     closed. Spans that overlap without nesting (clock trouble, merged threads) become siblings under the one that holds
-    both.
+    both. What `old` marks covers nothing of its parent: that was counted when an earlier part of the thread was nested.
     """
-    by_thread = np.argsort(thread, kind="stable")
-    ordered = thread[by_thread]
-    changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    parent = np.full(len(start_ns), -1, np.int64)
-    self_ns = np.zeros(len(start_ns), np.int64)
-    order = np.empty(len(start_ns), np.int64)
-    at = 0
-    for rows in np.split(by_thread, changes):
-        mine = rows[_outer_first(start_ns[rows], dur_ns[rows])]
-        order[at : at + len(mine)] = mine
-        at += len(mine)
-        for part in _apart(mine, start_ns, dur_ns):
-            starts, durations = start_ns[part], dur_ns[part]
-            local = _nested(starts, starts + durations)
-            if local is not None:
-                inner = np.flatnonzero(local >= 0)
-                np.subtract.at(durations, local[inner], dur_ns[part[inner]])
-                self_ns[part] = durations
-            else:
-                local, covered = _overlapping(starts, starts + durations)
-                self_ns[part] = durations - covered
-            parent[part] = np.where(local >= 0, part[local], -1)
+    n = len(start_ns)
+    end_ns = start_ns + dur_ns
+    order = np.lexsort((-end_ns, start_ns, thread))
+    start, end, threads = start_ns[order], end_ns[order], thread[order]
+    first_of_thread = np.ones(n, np.bool_)
+    first_of_thread[1:] = threads[1:] != threads[:-1]
+    local_parent = _holders(start, end, first_of_thread)
+    counted = None if old is None else ~old[order]
+    covered = _covered(local_parent, start, end, counted)
+    parent, self_ns = np.full(n, -1, np.int64), np.zeros(n, np.int64)
+    parent[order] = np.where(local_parent >= 0, order[local_parent], -1) if n else local_parent
+    self_ns[order] = end - start - covered
     return HostTree(parent, self_ns, order)
 
 
-def _apart(rows: Ints, start_ns: Ints, dur_ns: Ints) -> list[Ints]:
-    """Cuts the spans of a thread, outer ones first, where none is open, into parts of _TOGETHER or a little more."""
-    if len(rows) <= _TOGETHER:
-        return [rows]
-    reach = np.maximum.accumulate(start_ns[rows] + dur_ns[rows])
-    closed = np.flatnonzero(start_ns[rows[1:]] >= reach[:-1]) + 1
-    at = np.searchsorted(closed, np.arange(_TOGETHER, len(rows), _TOGETHER))
-    return np.split(rows, np.unique(closed[at[at < len(closed)]]))
+def _holders(start: Ints, end: Ints, first_of_thread: NDArray[np.bool_]) -> Ints:
+    """Row of the innermost span around each, -1 at the top; spans in order of thread, start and falling end.
 
-
-def _outer_first(starts: Ints, durations: Ints) -> Ints:
-    """Order of spans of a thread by start, longer ones first, then by row."""
-    order = np.argsort(starts, kind="stable")
-    ordered = starts[order]
-    tied = np.flatnonzero(ordered[1:] == ordered[:-1])  # few: sorting all by two keys would cost several times as much
-    if len(tied):
-        places = np.unique(np.concatenate((tied, tied + 1)))
-        rows = order[places]
-        order[places] = rows[np.lexsort((rows, -durations[rows], starts[rows]))]
-    return order
-
-
-def _nested(starts: Ints, ends: Ints) -> Ints | None:
-    """Encloser of each span of a thread (-1: none), outer ones first; None where spans overlap without nesting.
-
-    The depth of a span is how many that began before it are still open; its encloser is the last one before it that is
-    one less deep. That holds if and only if every span ends within the encloser found so.
+    It is the last one before that ends no earlier: found by pointers from span to span that skip what ends too early,
+    each step jumping as far as the skipped one has come.
     """
-    n = len(starts)
-    rows = np.arange(n)
-    empty = np.concatenate(([0], np.cumsum(ends == starts)))  # of no length: closed for what follows, not for itself
-    same_start_end = np.searchsorted(starts, starts, side="right")
-    closed = np.searchsorted(np.sort(ends), starts, side="right") - (empty[same_start_end] - empty[rows])
-    depth = rows - closed
-    parent = np.full(n, -1, np.int64)
-    above = rows[depth == 0]
-    for level in range(1, int(depth.max(initial=0)) + 1):
-        here = np.flatnonzero(depth == level)
-        parent[here] = above[np.searchsorted(above, here) - 1]
-        above = here
-    inner = np.flatnonzero(parent >= 0)
-    sound = (ends[inner] <= ends[parent[inner]]) & (ends[parent[inner]] > starts[inner])
-    return parent if sound.all() else None
+    n = len(start)
+    reach = np.concatenate(([np.iinfo(np.int64).max], 2 * end))  # 0 stands for the top, row i is i + 1
+    wanted = np.concatenate(([0], 2 * end + (end == start)))  # a span without length needs one that goes on
+    pointer = np.arange(-1, n)
+    pointer[0] = 0
+    pointer[1:][first_of_thread] = 0
+    short = np.arange(1, n + 1)
+    while len(short := short[reach[pointer[short]] < wanted[short]]):
+        pointer[short] = pointer[pointer[short]]
+    return pointer[1:] - 1
 
 
-def _overlapping(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Encloser of each span of a thread (-1: none), outer ones first, and how much of it the spans inside cover."""
-    spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
-    parents = [-1] * len(spans)
-    covered = [0] * len(spans)
-    reach = [start for start, _ in spans]  # up to where it is covered
-    stack: list[int] = []
-    for i, (start, end) in enumerate(spans):
-        while stack and spans[stack[-1]][1] <= start:
-            stack.pop()
-        for above in reversed(stack):  # nearly always the innermost open span holds it
-            if spans[above][1] >= end and spans[above][1] > start:
-                parents[i] = above
-                if end > reach[above]:
-                    covered[above] += end - max(start, reach[above])
-                    reach[above] = end
-                break
-        stack.append(i)
-    return np.array(parents, np.int64), np.array(covered, np.int64)
+def _covered(parent: Ints, start: Ints, end: Ints, counted: NDArray[np.bool_] | None) -> Ints:
+    """Time of each span that children cover; of those that overlap, each instant once."""
+    covered = np.zeros(len(parent), np.int64)
+    children = np.flatnonzero(parent >= 0)
+    children = children[np.argsort(parent[children], kind="stable")]
+    of, begin, finish = parent[children], start[children], end[children]
+    same = of[1:] == of[:-1]
+    if (same & (begin[1:] < finish[:-1])).any():
+        # How far the children before have come: a running maximum for each parent, on ranks so that parents stay apart.
+        rank = np.empty(len(children), np.int64)
+        by_end = np.argsort(finish, kind="stable")
+        rank[by_end] = np.arange(len(children))
+        group = np.concatenate(([0], np.cumsum(~same))) * len(children)
+        furthest = finish[by_end[np.maximum.accumulate(rank + group)[:-1] - group[:-1]]]
+        begin[1:] = np.where(same, np.maximum(begin[1:], furthest), begin[1:])
+    added = np.maximum(finish - begin, 0)
+    if counted is not None:
+        added *= counted[children]
+    np.add.at(covered, of, added)
+    return covered
 
 
 @dataclass(slots=True)

@@ -9,10 +9,10 @@ import msgspec
 import polars as pl
 
 from tracegap.ingest.classify.dtypes import DTYPES
-from tracegap.ingest.classify.kernel import collective_kind, collective_kind_of_call
-from tracegap.ingest.readers._kineto_events import NONE, integer
-from tracegap.ingest.readers._kineto_host import Host
-from tracegap.ingest.readers._kineto_schema import NO_ARGS, Args
+from tracegap.ingest.classify.kernel import collective_kind, collective_kind_of_call, kernel_dtype
+from tracegap.ingest.readers._kineto_events import NO_COMM, CommArgs, integer
+from tracegap.ingest.readers._kineto_host import Names
+from tracegap.ingest.readers._kineto_ops import CpuOps, DeviceOps
 from tracegap.ingest.trace import COLLECTIVES
 from tracegap.models.ops import DTYPE_BYTES, CollectiveKind, OpClass
 
@@ -38,46 +38,39 @@ class Groups:
         return self._sizes.get(name or "")
 
 
-def collectives(
-    ops: dict[str, list[Any]],
-    *,
-    op_events: list[int],
-    host_rows: list[int],
-    host: Host,
-    comm_args: dict[int, Args],
-    groups: Groups,
-) -> pl.DataFrame:
-    """One row for each collective of `ops`.
-
-    `op_events` are the event numbers of the ops (NONE: they are host spans), `host_rows` the calls that launched them
-    or the spans that they are.
-    """
+def device_collectives(ops: DeviceOps, comm_args: dict[int, CommArgs], groups: Groups) -> pl.DataFrame:
+    """One row for each collective on a device: by its own metadata, else by that around its launch, else by shapes."""
     rows = []
-    for i, op_class in enumerate(ops["op_class"]):
-        if op_class != OpClass.COLLECTIVE:
-            continue
-        if op_events[i] == NONE:
-            rows.append(_of_span(ops["op_id"][i], host_rows[i], host, groups))
-        else:
-            args = comm_args.get(op_events[i]) or _args_around(host_rows[i], host, comm_args)
-            rows.append(_of_metadata(ops["op_id"][i], ops["name"][i], args, groups))
+    for i in ops.collectives():
+        args = comm_args.get(int(ops.device["order"][i])) or comm_args.get(int(ops.around["comm"][i]), NO_COMM)
+        row = _of_metadata(i, ops.name(i), args, groups)
+        tensors = int(ops.around["tensors"][i])
+        if args is NO_COMM and tensors >= 0:
+            kind = CollectiveKind(row["collective"]) if row["collective"] else None
+            dims, types = _sent(ops.host.inputs_name(tensors), *ops.host.inputs(tensors)[:2])
+            if dtype := kernel_dtype(ops.name(i)):  # lists of tensors do not tell theirs
+                types = [dtype] * len(dims)
+            message, dtype = _of_tensors(kind, dims, types, row["group_size"])
+            row |= {"message_bytes": message, "dtype": dtype}
+        rows.append(row)
     return pl.DataFrame(rows, schema=COLLECTIVES)
 
 
-def _args_around(row: int, host: Host, comm_args: dict[int, Args]) -> Args:
-    """Metadata of the `record_param_comms` around a launch."""
-    while row >= 0:
-        if args := comm_args.get(int(host.columns["order"][row])):
-            return args
-        row = int(host.tree.parent[row])
-    return NO_ARGS
+def span_collectives(ops: CpuOps, host: Names, groups: Groups) -> pl.DataFrame:
+    """One row for each collective of a CPU back end, whose span has the shapes of its inputs."""
+    rows = [
+        _of_span(row["op_id"], host.names[label], host.inputs(inputs), groups)
+        for row, (label, inputs) in zip(ops.rows, ops.spans, strict=True)
+        if row["op_class"] == OpClass.COLLECTIVE
+    ]
+    return pl.DataFrame(rows, schema=COLLECTIVES)
 
 
-def _of_metadata(op_id: int, kernel: str, args: Args, groups: Groups) -> dict[str, Any]:
+def _of_metadata(op_id: int, kernel: str, args: CommArgs, groups: Groups) -> dict[str, Any]:
     call = args.collective if isinstance(args.collective, str) else ""
     kind = collective_kind_of_call(call) or collective_kind(kernel)
     name = str(args.group_name) if args.group_name not in (None, "") else None
-    if name is None and args is NO_ARGS:
+    if name is None and args is NO_COMM:
         name = groups.only
     size = integer(args.group_size) or groups.size(name)
     ranks = _rank_list(args.group_ranks) or groups.ranks(name) or _stepped_ranks(args, size)
@@ -103,7 +96,7 @@ def _group_columns(name: str | None, ranks: list[int] | None, size: int | None) 
     }
 
 
-def _message_bytes(kind: CollectiveKind | None, args: Args, size: int | None, dtype: str | None) -> int | None:
+def _message_bytes(kind: CollectiveKind | None, args: CommArgs, size: int | None, dtype: str | None) -> int | None:
     """S of nccl-tests from the counts of elements on this rank; None where a count or the element size is not known."""
     sent, received = integer(args.in_nelems), integer(args.out_nelems)
     if dtype is None or kind is None or (not sent and not received):
@@ -122,22 +115,19 @@ def _message_bytes(kind: CollectiveKind | None, args: Args, size: int | None, dt
 
 
 def all_to_all_splits(
-    ops: dict[str, list[Any]], op_events: list[int], comm_args: dict[int, Args], rank: int | None, groups: Groups
+    ops: DeviceOps, comm_args: dict[int, CommArgs], rank: int | None, groups: Groups
 ) -> list[dict[str, Any]]:
     """What leaves and enters this rank in each all-to-all, in the order of start: its own chunk never does.
 
     `send_bytes` and `recv_bytes` are None where the splits are uneven and the rank's place in its group is not known.
     """
     found = []
-    for event, op_id in sorted(zip(op_events, ops["op_id"], strict=False), key=lambda pair: ops["start_ns"][pair[1]]):
-        args = comm_args.get(event, NO_ARGS)
+    for op_id in sorted(ops.collectives(), key=lambda i: int(ops.device["start"][i])):
+        args = comm_args.get(int(ops.device["order"][op_id]), NO_COMM)
         call = args.collective if isinstance(args.collective, str) else ""
-        if (
-            collective_kind_of_call(call) is not CollectiveKind.ALL_TO_ALL
-            or ops["op_class"][op_id] != OpClass.COLLECTIVE
-        ):
+        if collective_kind_of_call(call) is not CollectiveKind.ALL_TO_ALL:
             continue
-        row = _of_metadata(op_id, ops["name"][op_id], args, groups)
+        row = _of_metadata(op_id, ops.name(op_id), args, groups)
         size, ranks = row["group_size"], json.loads(row["group_ranks"] or "[]")
         place = ranks.index(rank) if rank in ranks else None
         splits = [_rank_list(args.in_split) or [], _rank_list(args.out_split) or []]
@@ -162,13 +152,42 @@ def _leaving(
     return None if place is None or place >= len(split) else int((total - split[place]) * width)
 
 
-def _of_span(op_id: int, row: int, host: Host, groups: Groups) -> dict[str, Any]:
-    """A collective of a CPU back end, whose span has the shapes of its inputs."""
-    kind = collective_kind_of_call(host.name(row))
-    name = groups.only
-    ranks, size = groups.ranks(name), groups.size(name)
+def _of_span(op_id: int, name: str, inputs: list[Any], groups: Groups) -> dict[str, Any]:
+    """A collective of a CPU back end."""
+    kind = collective_kind_of_call(name)
+    ranks, size = groups.ranks(groups.only), groups.size(groups.only)
     size = len(ranks) if ranks else size
-    dims, types, *_ = host.inputs(int(host.columns["shape"][row]))
+    message, dtype = _of_tensors(kind, inputs[0], inputs[1], size)
+    return _group_columns(groups.only, ranks, size) | {
+        "op_id": op_id,
+        "collective": None if kind is None else str(kind),
+        "message_bytes": message,
+        "dtype": dtype,
+    }
+
+
+SENT_BY = {
+    "nccl:": slice(None),
+    "rccl:": slice(None),
+    "c10d::allreduce_": slice(1),
+    "c10d::broadcast_": slice(1),
+    "c10d::reduce_": slice(1),
+    "c10d::_reduce_scatter_base_": slice(1, 2),  # output, input
+    "c10d::_allgather_base_": slice(1, 2),
+}
+"""Which inputs of a call are what this rank sends, by the start of its name."""
+
+
+def _sent(name: str, dims: list[Any] | None, types: list[Any] | None) -> tuple[list[Any], list[Any]]:
+    """Shapes and types of what a rank sends."""
+    part = next(part for start, part in SENT_BY.items() if name.startswith(start))
+    return (dims or [])[part], (types or [])[part]
+
+
+def _of_tensors(
+    kind: CollectiveKind | None, dims: list[Any] | None, types: list[Any] | None, size: int | None
+) -> tuple[int | None, str | None]:
+    """S of nccl-tests and element type, from the tensors that a rank sends."""
     tensors = [(_shapes(d), DTYPES.get(t)) for d, t in zip(dims or [], types or [], strict=False) if isinstance(t, str)]
     known = [(sum(map(math.prod, shapes)), dtype) for shapes, dtype in tensors if dtype is not None]
     message = None
@@ -176,13 +195,7 @@ def _of_span(op_id: int, row: int, host: Host, groups: Groups) -> dict[str, Any]
         message = int(sum(n * DTYPE_BYTES[dtype] for n, dtype in known))
         if kind is CollectiveKind.ALL_GATHER:
             message = message * size if size else None
-    dtype = known[0][1] if known else None
-    return _group_columns(name, ranks, size) | {
-        "op_id": op_id,
-        "collective": None if kind is None else str(kind),
-        "message_bytes": message,
-        "dtype": dtype,
-    }
+    return message, known[0][1] if known else None
 
 
 def _shapes(dims: Any) -> Iterator[list[int]]:
@@ -206,7 +219,7 @@ def _rank_list(value: Any) -> list[int] | None:
     return value
 
 
-def _stepped_ranks(args: Args, size: int | None) -> list[int] | None:
+def _stepped_ranks(args: CommArgs, size: int | None) -> list[int] | None:
     start, stride = integer(args.rank_start), integer(args.rank_stride)
     if start is None or start < 0 or not stride or not size:
         return [start] if start is not None and start >= 0 and size == 1 else None

@@ -1,10 +1,12 @@
 """Blocks of Kineto events to columns, sorted by what they are: work of a device, spans of host threads, samples."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import compress
-from typing import Any
+from itertools import compress, islice
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from tracegap.ingest.hosttree import pair
 from tracegap.ingest.readers._kineto_json import Block
 from tracegap.ingest.readers._kineto_schema import Args, Event
+from tracegap.ingest.readers._kineto_spool import SPAN, Spool
 
 Ints = NDArray[np.int64]
 NONE = -1
@@ -83,9 +86,13 @@ class Ids(dict[Any, int]):
         self[key] = number = len(self)
         return number
 
-    def of(self, values: list[Any]) -> NDArray[np.int32]:
-        """The number of each value."""
-        return np.fromiter(map(self.__getitem__, values), np.int32, len(values))
+    def of(self, values: Sequence[Any], *beside: Sequence[Any]) -> NDArray[np.int32]:
+        """The number of each value; with more sequences, of each tuple. Lists and objects are numbered by their text."""
+        try:
+            keys = zip(values, *beside, strict=True) if beside else values
+            return np.fromiter(map(self.__getitem__, keys), np.int32, len(values))
+        except TypeError:
+            return self.of(*([str(v) if isinstance(v, list | dict) else v for v in part] for part in (values, *beside)))
 
 
 def integer(value: Any) -> int | None:
@@ -112,6 +119,7 @@ class Columns:
     """Growing columns: lists of arrays, joined once at the end."""
 
     def __init__(self, *names: str) -> None:
+        self.names = names
         self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
 
     def add(self, **parts: NDArray[Any]) -> None:
@@ -120,9 +128,37 @@ class Columns:
             self._parts[name].append(part)
 
     def joined(self) -> dict[str, NDArray[Any]]:
-        """All columns; those without a row are empty."""
+        """All columns, taken out; those without a row are empty."""
         kind = {True: np.bool_, False: np.int64}
-        return {n: np.concatenate(p) if p else np.zeros(0, kind[n.startswith("has_")]) for n, p in self._parts.items()}
+        parts, self._parts = self._parts, {name: [] for name in self.names}
+        return {n: np.concatenate(p) if p else np.zeros(0, kind[n.startswith("has_")]) for n, p in parts.items()}
+
+
+_NEVER = 2**62
+
+
+class CommArgs(NamedTuple):
+    """What PyTorch says of a collective, as it says it; None where it does not."""
+
+    collective: Any = None
+    in_nelems: Any = None
+    out_nelems: Any = None
+    in_split: Any = None
+    out_split: Any = None
+    group_size: Any = None
+    dtype: Any = None
+    group_name: Any = None
+    group_number: Any = None
+    group_ranks: Any = None
+    rank_start: Any = None
+    rank_stride: Any = None
+    src_rank: Any = None
+    dst_rank: Any = None
+    seq: Any = None
+
+
+NO_COMM = CommArgs()
+_COMM_FIELDS = attrgetter(*CommArgs._fields)
 
 
 @dataclass
@@ -130,9 +166,19 @@ class Collector:
     """Takes blocks and keeps what the reader needs of them. Times stay in ns of the file's own clock."""
 
     texts: Ids = field(default_factory=Ids)
-    """Names, categories, process, thread, device and stream ids of all events."""
-    shapes: Ids = field(default_factory=Ids)
-    """Raw (Input Dims, Input type, Input Strides, Concrete Inputs) of framework ops."""
+    """Names of device work, device and stream ids."""
+    labels: Ids = field(default_factory=Ids)
+    """(name, category) of host spans."""
+    threads: Ids = field(default_factory=Ids)
+    """(process, thread) of host spans."""
+    inputs: Ids = field(default_factory=Ids)
+    """(label, raw Input Dims, Input type, Input Strides, Concrete Inputs joined by NUL) of framework ops."""
+    spans: Spool = field(default_factory=lambda: Spool(SPAN))
+    """Host spans, in chunks."""
+    span_starts: list[int] = field(default_factory=list)
+    """Earliest start in each chunk of `spans`."""
+    first_positive_ns: int = _NEVER
+    """Earliest start of a host span above 0."""
     empty: int = 0
     """Entries of the list that are no event: `{}`."""
     slices_without_time: int = 0
@@ -142,7 +188,7 @@ class Collector:
     last_end_ns: int | None = None
     device_args: set[Any] = field(default_factory=set)
     """The values of `device` in the arguments of device work; None where there is none."""
-    comm_args: dict[int, Args] = field(default_factory=dict)
+    comm_args: dict[int, CommArgs] = field(default_factory=dict)
     """Collective metadata of kernels and host ops, by event number."""
     call_bytes: dict[int, int] = field(default_factory=dict)
     """Size argument of runtime calls that copy, by event number (ROCm has it there only)."""
@@ -150,20 +196,21 @@ class Collector:
     """Whether an entry of the list is itself a trace."""
     gpu_step_labels: int = 0
     """`ProfilerStep#N` copies on device lanes."""
-    counters: list[tuple[str, str, int, float]] = field(default_factory=list)
-    """(device, name, ns, value)."""
-    _codes: Counter[int] = field(default_factory=Counter)
-    _kinds: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-    _roles: dict[int, Role] = field(default_factory=dict)
+    open_slices: list[str] = field(default_factory=list)
+    """Names of slices that never end; known once `finish` is called, as are the ends that nothing began."""
+    unmatched_ends: int = 0
+    _counts: Counter[int] = field(default_factory=Counter)
+    _kinds: Ids = field(default_factory=Ids)
+    _roles: list[Role] = field(default_factory=list)
+    _texts_of_comm: dict[Any, Any] = field(default_factory=dict)
     _events: int = 0
 
     def __post_init__(self) -> None:
         self._device = Columns(
             "order", "start", "dur", "name", "role", "device", "stream", "corr", "ext", "bytes", "has_start", "has_dur"
         )
-        self._host = Columns(
-            "order", "start", "dur", "name", "cat", "pid", "tid", "role", "corr", "ext", "shape", "seq", "has_start"
-        )
+        self._calls = Columns("order", "start", "dur", "corr", "ext", "thread", "label", "has_start")
+        self._samples = Columns("device", "at", "allocated", "reserved")
         self._slices: list[tuple[int, int, bool, Event]] = []
 
     def add(self, block: Block) -> None:
@@ -171,15 +218,12 @@ class Collector:
         events = block.events
         first = self._events
         self._events += len(events)
-        ph, cat = self.texts.of([e.ph for e in events]), self.texts.of([e.cat for e in events])
-        codes, inverse, counts = np.unique(ph.astype(np.int64) << 32 | cat, return_inverse=True, return_counts=True)
-        for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
-            self._codes[code] += count
-            if code not in self._roles:
-                at = int(np.flatnonzero((ph == code >> 32) & (cat == code & 0xFFFFFFFF))[0])
-                self._kinds[code] = events[at].ph, events[at].cat
-                self._roles[code] = _role(*self._kinds[code])
-        role = np.array([self._roles[code] for code in codes.tolist()], np.int8)[inverse]
+        kind = self._kinds.of([e.ph for e in events], [e.cat for e in events])
+        self._roles += [_role(*key) for key in islice(self._kinds, len(self._roles), None)]
+        counts = np.bincount(kind)
+        for i in np.flatnonzero(counts).tolist():
+            self._counts[i] += int(counts[i])
+        role = np.array(self._roles, np.int8)[kind]
         others = np.flatnonzero((role == Role.LOOK) | (role == Role.LABEL))
         if len(others):
             self._take_others(block, first, others.tolist())
@@ -190,12 +234,20 @@ class Collector:
             self._take_device(list(compress(events, device.tolist())), block, np.flatnonzero(device), first, role)
         host = role >= Role.RUNTIME
         if host.any():
-            self._take_host(list(compress(events, host.tolist())), block, np.flatnonzero(host), first, role, cat=cat)
+            rows = np.flatnonzero(host)
+            self._take_host(
+                list(compress(events, host.tolist())),
+                orders=rows + first,
+                start=block.start_ns[rows],
+                dur=block.dur_ns[rows],
+                has_start=block.has_start[rows],
+                roles=role[rows],
+            )
 
     @property
     def phases(self) -> dict[tuple[Any, Any], int]:
         """Events by (ph, cat)."""
-        return {self._kinds[code]: count for code, count in self._codes.items()}
+        return {key: self._counts[i] for i, key in enumerate(self._kinds)}
 
     def _extend(self, start: Ints, dur: Ints) -> None:
         if len(start):
@@ -206,76 +258,97 @@ class Collector:
     def _take_device(self, events: list[Event], block: Block, rows: Ints, first: int, role: NDArray[np.int8]) -> None:
         args = [e.args for e in events]
         self.device_args.update([a.device for a in args])
-        ext = [a.external_id if a.external_id is not None else a.external_id_18 for a in args]
         self._device.add(
             order=rows + first,
             start=block.start_ns[rows],
             dur=block.dur_ns[rows],
             name=self.texts.of(_names(events)),
             role=role[rows],
-            device=self.texts.of([str(e.pid if e.args.device is None else e.args.device) for e in events]),
-            stream=self.texts.of([str(e.tid if e.args.stream is None else e.args.stream) for e in events]),
+            device=self.texts.of(
+                [str(e.pid if a.device is None else a.device) for e, a in zip(events, args, strict=True)]
+            ),
+            stream=self.texts.of(
+                [str(e.tid if a.stream is None else a.stream) for e, a in zip(events, args, strict=True)]
+            ),
             corr=_ids([a.correlation for a in args]),
-            ext=_ids(ext),
+            ext=_ids([a.external_id if a.external_id is not None else a.external_id_18 for a in args]),
             bytes=np.array([NONE if a.bytes is None or (b := integer(a.bytes)) is None else b for a in args], np.int64),
             has_start=block.has_start[rows],
             has_dur=block.has_dur[rows],
         )
-        for row, a in zip(rows.tolist(), args, strict=True):
-            if a.collective is not None or a.in_nelems is not None:
-                self.comm_args[row + first] = a
+        self._take_comm(args, rows + first)
+
+    def _take_comm(self, args: list[Args], orders: Ints) -> None:
+        """Keeps collective metadata; equal texts of it once."""
+        for i in [i for i, a in enumerate(args) if a.collective is not None or a.in_nelems is not None]:
+            known = self._texts_of_comm
+            self.comm_args[int(orders[i])] = CommArgs(
+                *(known.setdefault(v, v) if isinstance(v, str) else v for v in _COMM_FIELDS(args[i]))
+            )
 
     def _take_host(
         self,
         events: list[Event],
-        block: Block,
-        rows: Ints,
-        first: int,
-        role: NDArray[np.int8],
         *,
-        cat: NDArray[np.int32],
+        orders: Ints,
+        start: Ints,
+        dur: Ints,
+        has_start: NDArray[np.bool_],
+        roles: NDArray[np.int8],
     ) -> None:
         n = len(events)
-        roles = role[rows]
-        corr, ext, shape, seq = (np.full(n, NONE, np.int64) for _ in range(4))
+        cats = [e.cat for e in events]
+        args = [e.args for e in events]
+        spans = np.zeros(n, SPAN)
+        label = self.labels.of(_names(events), cats)
+        spans["order"], spans["start"], spans["dur"], spans["has_start"] = orders, start, dur, has_start
+        spans["label"], spans["role"] = label, roles
+        spans["thread"] = self.threads.of([e.pid for e in events], [e.tid for e in events])
+        for column in ("corr", "ext", "seq", "inputs"):
+            spans[column] = NONE
         calls = np.flatnonzero(roles == Role.RUNTIME)
         if len(calls):
-            args = [events[i].args for i in calls.tolist()]
-            corr[calls] = _ids([a.correlation for a in args])
-            ext[calls] = _ids([a.external_id if a.external_id is not None else a.external_id_18 for a in args])
-            for i, a in zip(calls.tolist(), args, strict=True):
+            of_calls = [args[i] for i in calls.tolist()]
+            corr = _ids([a.correlation for a in of_calls])
+            ext = _ids([a.external_id if a.external_id is not None else a.external_id_18 for a in of_calls])
+            spans["corr"][calls], spans["ext"][calls] = corr, ext
+            for i, a in enumerate(of_calls):
                 if a.size is not None and (size := integer(a.size)) is not None:
-                    self.call_bytes[int(rows[i]) + first] = size
+                    self.call_bytes[int(orders[calls[i]])] = size
+            joined = calls[corr >= 0]
+            if len(joined):
+                self._calls.add(**{name: spans[name][joined] for name in self._calls.names})
         ops = np.flatnonzero(roles == Role.OP)
         if len(ops):
-            args = [events[i].args for i in ops.tolist()]
-            ext[ops] = _ids([a.external_id for a in args])
-            seq[ops] = _sequence(args)
-            for i, a in zip(ops.tolist(), args, strict=True):
-                if a.collective is not None or a.in_nelems is not None:
-                    self.comm_args[int(rows[i]) + first] = a
-        spans = np.flatnonzero(roles == Role.HOST).tolist()
-        shaped = [*ops.tolist(), *(i for i in spans if events[i].cat == "user_annotation")]
+            of_ops = args if len(ops) == n else [args[i] for i in ops.tolist()]
+            spans["ext"][ops] = _ids([a.external_id for a in of_ops])
+            numbered = [i for i, a in enumerate(of_ops) if a.sequence is not None]
+            if numbered:
+                spans["seq"][ops[numbered]] = _sequence([of_ops[i] for i in numbered])
+            self._take_comm(of_ops, orders[ops])
+        shaped = [
+            i
+            for i, (a, role, cat) in enumerate(zip(args, roles.tolist(), cats, strict=True))
+            if (role == _OP or cat == "user_annotation")
+            and (a.input_dims or a.input_type or a.input_dims_18 or a.concrete_inputs or a.input_strides)
+        ]
         if shaped:
-            shape[shaped] = self.shapes.of([_shape_key(events[i].args) for i in shaped])
-        self._host.add(
-            order=rows + first,
-            start=block.start_ns[rows],
-            dur=block.dur_ns[rows],
-            name=self.texts.of(_names(events)),
-            cat=cat[rows],
-            pid=self.texts.of([e.pid for e in events]),
-            tid=self.texts.of([e.tid for e in events]),
-            role=roles,
-            corr=corr,
-            ext=ext,
-            shape=shape,
-            seq=seq,
-            has_start=block.has_start[rows],
-        )
+            raws = [_raw_inputs(args[i]) for i in shaped]
+            spans["inputs"][shaped] = self.inputs.of(label[shaped].tolist(), raws)
+        self._add_spans(spans)
+
+    def _add_spans(self, spans: NDArray[Any]) -> None:
+        start = spans["start"]
+        least = int(start.min())
+        self.spans.add(spans)
+        self.span_starts.append(least)
+        if least <= 0:
+            least = int(start.min(where=start > 0, initial=_NEVER))
+        self.first_positive_ns = min(self.first_positive_ns, least)
 
     def _take_others(self, block: Block, first: int, rows: list[int]) -> None:
         """Begin and end events, memory samples, labels on device lanes, entries that are no event."""
+        samples: list[tuple[int, int, int, int]] = []
         for i in rows:
             event = block.events[i]
             if event.ph in ("B", "E"):
@@ -286,59 +359,55 @@ class Collector:
             elif event.ph == "X":
                 self.gpu_step_labels += event.cat != "Trace" and str(event.name).startswith("ProfilerStep#")
             elif event.ph == "i" and event.name == "[memory]" and block.has_start[i]:
-                self._sample_memory(event.args, int(block.start_ns[i]))
+                a = event.args
+                device = self.texts["cpu" if a.device_type == 0 else str(a.device_index)]
+                samples.append((device, int(block.start_ns[i]), _size(a.allocated), _size(a.reserved)))
             elif event.ph is None and event.name is None and event.cat is None:
                 self.empty += 1
                 self.nested_document |= bool(bytes(event.nested))
+        if samples:
+            table = np.array(samples, np.int64)
+            self._samples.add(**{name: table[:, i] for i, name in enumerate(self._samples.names)})
 
-    def _sample_memory(self, args: Args, at_ns: int) -> None:
-        device = "cpu" if args.device_type == 0 else str(args.device_index)
-        for name, value in (("allocated_bytes", args.allocated), ("reserved_bytes", args.reserved)):
-            if isinstance(value, int):
-                self.counters.append((device, name, at_ns, float(value)))
+    def finish(self) -> None:
+        """Pairs begins with ends; called after the last block."""
+        if not self._slices:
+            return
+        where = Ids()
+        slices, self._slices = self._slices, []
+        threads = [where[(str(e.pid), str(e.tid))] for *_, e in slices]
+        pairs = pair(threads, [s[1] for s in slices], [s[2] for s in slices], [s[3].name for s in slices])
+        self.open_slices = [_text(slices[i][3].name) for i in sorted(pairs.unmatched_begins)]
+        self.unmatched_ends = len(pairs.unmatched_ends)
+        if not pairs.begins:
+            return
+        begins = [slices[i] for i in pairs.begins]
+        start = np.array([s[1] for s in begins], np.int64)
+        dur = np.array([slices[i][1] for i in pairs.ends], np.int64) - start
+        self._extend(start, dur)
+        roles = np.array([max(_role("X", s[3].cat), Role.RUNTIME) for s in begins], np.int8)
+        orders = np.array([s[0] for s in begins], np.int64)
+        has_start = np.ones(len(begins), np.bool_)
+        self._take_host([s[3] for s in begins], orders=orders, start=start, dur=dur, has_start=has_start, roles=roles)
 
     def device_columns(self) -> dict[str, NDArray[Any]]:
-        """Work of devices, in the file's order."""
+        """Work of devices, in the file's order; taken out."""
         return self._device.joined()
 
-    def host_columns(self) -> tuple[dict[str, NDArray[Any]], list[str], int]:
-        """Spans of host threads in the file's order; names of slices that never end; ends that nothing began."""
-        open_names: list[str] = []
-        unmatched_ends = 0
-        if self._slices:
-            where = Ids()
-            slices = self._slices
-            threads = [where[(str(e.pid), str(e.tid))] for *_, e in slices]
-            pairs = pair(threads, [s[1] for s in slices], [s[2] for s in slices], [s[3].name for s in slices])
-            open_names = [_text(slices[i][3].name) for i in sorted(pairs.unmatched_begins)]
-            unmatched_ends = len(pairs.unmatched_ends)
-            n = len(pairs.begins)
-            begins = [slices[i] for i in pairs.begins]
-            start = np.array([s[1] for s in begins], np.int64)
-            end = np.array([slices[i][1] for i in pairs.ends], np.int64)
-            self._extend(start, end - start)
-            roles = [max(_role("X", s[3].cat), Role.RUNTIME) for s in begins]
-            self._host.add(
-                order=np.array([s[0] for s in begins], np.int64),
-                start=start,
-                dur=end - start,
-                name=self.texts.of([_text(s[3].name) for s in begins]),
-                cat=self.texts.of([s[3].cat for s in begins]),
-                pid=self.texts.of([s[3].pid for s in begins]),
-                tid=self.texts.of([s[3].tid for s in begins]),
-                role=np.array(roles, np.int8),
-                corr=_ids([s[3].args.correlation for s in begins]),
-                ext=_ids([s[3].args.external_id for s in begins]),
-                shape=self.shapes.of([_shape_key(s[3].args) for s in begins]).astype(np.int64),
-                seq=np.full(n, NONE, np.int64),
-                has_start=np.ones(n, np.bool_),
-            )
-            self._slices = []
-        host = self._host.joined()
-        order = np.argsort(host["order"], kind="stable")
-        if len(order) and (np.diff(host["order"]) < 0).any():
-            host = {name: column[order] for name, column in host.items()}
-        return host, open_names, unmatched_ends
+    def call_columns(self) -> dict[str, NDArray[Any]]:
+        """Runtime calls with a correlation id; taken out."""
+        return self._calls.joined()
+
+    def samples(self) -> dict[str, NDArray[Any]]:
+        """Samples of memory: device (a text), time in ns, bytes allocated and reserved (NONE: not told); taken out."""
+        return self._samples.joined()
+
+
+_OP = int(Role.OP)
+
+
+def _size(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value < 2**63 else NONE
 
 
 def _text(name: Any) -> str:
@@ -350,16 +419,14 @@ def _names(events: list[Event]) -> list[str]:
     return names if {*map(type, names)} == {str} else [_text(name) for name in names]
 
 
-def _shape_key(a: Args) -> tuple[bytes, bytes, bytes, bytes]:
-    dims = bytes(a.input_dims) or bytes(a.input_dims_18)
-    return dims, bytes(a.input_type), bytes(a.input_strides), bytes(a.concrete_inputs)
+def _raw_inputs(a: Args) -> bytes:
+    """Input Dims, Input type, Input Strides and Concrete Inputs as the file has them, joined by NUL."""
+    return b"\0".join((a.input_dims or a.input_dims_18, a.input_type, a.input_strides, a.concrete_inputs))
 
 
 def _sequence(args: list[Args]) -> Ints:
     """Autograd's sequence number: 2 n of a forward op, 2 n + 1 of the backward op that belongs to it, NONE without."""
-    numbers = [a.sequence for a in args]
-    if {*map(type, numbers)} != {int} or max(numbers) >= 2**61 or min(numbers) < 0:
-        numbers = [n if type(n) is int and 0 <= n < 2**61 else NONE for n in numbers]
+    numbers = [n if type(n) is int and 0 <= n < 2**61 else NONE for n in (a.sequence for a in args)]
     column = np.array(numbers, np.int64)
     backward = np.fromiter((bool(a.fwd_thread) for a in args), np.int64, len(args))
     return np.where(column < 0, NONE, 2 * column + backward)

@@ -1,7 +1,12 @@
-"""Host side of a Kineto trace: spans with kind, nesting, framework op and module path; and what launched what."""
+"""Host side of a Kineto trace: spans with kind, nesting, framework op and module path, window by window.
 
+A window is a stretch of time with all its framework ops whole, so that a long trace need not be in memory. What is open
+at its end (annotations, modules, Python frames) stands in the next one too.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import IntEnum
 from functools import cache
 from typing import Any
 
@@ -13,10 +18,16 @@ from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.aten import Described
 from tracegap.ingest.classify.host import host_kind
 from tracegap.ingest.hosttree import HostTree, nest
-from tracegap.ingest.readers._kineto_events import NONE, Ids, Ints, Role
+from tracegap.ingest.readers._kineto_events import NONE, Collector, Ids, Ints, Role
+from tracegap.ingest.readers._kineto_spool import DONE, SPAN
 from tracegap.ingest.trace import shapes_json
 
+WINDOW_ROWS = 1 << 17
+"""Spans of a window, about."""
 _MODULE = "nn.Module: "
+
+
+Mask = NDArray[np.bool_]
 
 
 @cache
@@ -26,201 +37,323 @@ def _kind(name: str, cat: Any) -> str:
     return host_kind(name, cat if isinstance(cat, str) else "")
 
 
-class _Standing(Enum):
+class _Standing(IntEnum):
     """What the name of a framework op tells of its work."""
 
+    UNKNOWN = -1  # not looked at yet
     NONE = 0
     WORK = 1
     WRAPPER = 2  # has a formula, but usually calls an op that has one too
 
 
-@dataclass
-class Host:
-    """Spans of host threads. Rows are in the file's order; ids of texts and shapes are those of the collector."""
+class Names:
+    """What the ids in spans mean: labels, threads, inputs. The same for all windows of a file."""
 
-    texts: list[Any]
-    shapes: list[tuple[bytes, bytes, bytes, bytes]]
-    columns: dict[str, NDArray[Any]]
-    tree: HostTree = field(init=False)
-    kind: NDArray[np.object_] = field(init=False)
-    thread: NDArray[np.int64] = field(init=False)
-    threads: list[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        c = self.columns
-        pair = c["pid"].astype(np.int64) * len(self.texts) + c["tid"]
-        found, inverse = np.unique(pair, return_inverse=True)
+    def __init__(self, collected: Collector) -> None:
+        labels = list(collected.labels)
+        self.names: list[str] = [name for name, _ in labels]
+        self.kinds: list[str] = [_kind(name, cat) for name, cat in labels]
         number = Ids()  # some versions write ids now as numbers, now as text: the same text is the same thread
-        n = len(self.texts)
-        same = number.of([f"{self.texts[p // n]}/{self.texts[p % n]}" for p in found.tolist()])
-        self.thread, self.threads = same.astype(np.int64)[inverse], list(number)
-        label = c["name"].astype(np.int64) * len(self.texts) + c["cat"]
-        found, inverse = np.unique(label, return_inverse=True)
-        kinds = [_kind(self.texts[n // len(self.texts)], self.texts[n % len(self.texts)]) for n in found.tolist()]
-        self.kind = np.array(kinds, np.object_)[inverse] if kinds else np.zeros(0, np.object_)
-        self.tree = nest(self.thread, c["start"], c["dur"])
-        self.is_compute_op = (c["role"] == Role.OP) & (self.kind == "op")
-        self.is_op = self.is_compute_op | ((c["role"] == Role.OP) & (self.kind == "collective"))
-        self.is_module = self.kind == "module"
+        self.thread_of = number.of([f"{pid}/{tid}" for pid, tid in collected.threads])
+        self.threads: list[str] = list(number)
+        self.processes = Ids().of([str(pid) for pid, _ in collected.threads])
+        kinds = np.array(self.kinds, np.object_)
+        self.is_op = (kinds == "op") | (kinds == "collective")
+        self.is_module = kinds == "module"
         self.has_modules = bool(self.is_module.any())
         if not self.has_modules:
-            self.is_module = self.kind == "annotation"
+            self.is_module = kinds == "annotation"
+        self.paths: list[str] = []
+        """Paths of modules that were met, by id."""
+        self._path_ids: dict[tuple[int, int], int] = {}
+        self._inputs = list(collected.inputs)
+        self._decoded: dict[int, list[Any]] = {}
         self._described: dict[tuple[int, int, str | None, bool | None], Described] = {}
-        self._standings: dict[tuple[int, int], _Standing] = {}
-        self._holders: set[int] | None = None
-        self._shapes_texts: dict[int, str | None] = {NONE: None}
-        self._paths: dict[int, str | None] = {NONE: None}
-        self._forward: dict[int, int] | None = None
+        self._standing_of_label = np.full(len(labels), _Standing.UNKNOWN, np.int8)
+        self._standing_of_inputs = np.full(len(self._inputs), _Standing.UNKNOWN, np.int8)
+        self._shapes: dict[int, str | None] = {NONE: None}
 
-    def name(self, row: int) -> str:
-        """The span's name as the trace has it."""
-        return str(self.texts[self.columns["name"][row]])
+    def inputs(self, inputs: int) -> list[Any]:
+        """Input Dims, Input type, Input Strides and Concrete Inputs of an id, None where not recorded."""
+        if inputs < 0:
+            return [None] * 4
+        raws = self._inputs[inputs][1].split(b"\0")
+        values = [msgspec.json.decode(raw.decode("utf-8", "replace")) if raw else None for raw in raws]
+        return [value if isinstance(value, list) else None for value in values]
 
-    def described(self, row: int, list_dtype: str | None = None, *, causal: bool | None = None) -> Described:
-        """What is known of the framework op of a row, by its name and recorded shapes, and by its kernels' names.
+    def inputs_name(self, inputs: int) -> str:
+        """Name of the op that has these inputs."""
+        label: int = self._inputs[inputs][0]
+        return self.names[label]
+
+    def has_dims(self) -> Mask:
+        """Of each id of inputs: whether it has shapes; one more for NONE."""
+        return np.array([not raw.startswith(b"\0") for _, raw in self._inputs] + [False], np.bool_)
+
+    def shapes(self, inputs: int) -> str | None:
+        """Shapes of inputs as `ops.shapes` has them."""
+        if inputs not in self._shapes:
+            dims = self.inputs(inputs)[0]
+            self._shapes[inputs] = shapes_json(dims) if dims else None
+        return self._shapes[inputs]
+
+    def described(
+        self, label: int, inputs: int, list_dtype: str | None = None, *, causal: bool | None = None
+    ) -> Described:
+        """What is known of a framework op, by its name and recorded shapes, and by its kernels' names.
 
         Those tell the element type of its lists of tensors, and the mask of attention where scalars are not recorded.
         """
-        key = (int(self.columns["name"][row]), int(self.columns["shape"][row]), list_dtype, causal)
+        key = (label, inputs, list_dtype, causal)
         if key not in self._described:
-            name, decoded = str(self.texts[key[0]]), self.inputs(key[1])
-            self._described[key] = aten.describe(name, *decoded, list_dtype=list_dtype, causal=causal)
+            try:
+                told = aten.describe(self.names[label], *self.inputs(inputs), list_dtype=list_dtype, causal=causal)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                # arguments come from a file: odd ones cost one operator its numbers, not the file its reading
+                told = Described(None, None, None, None, f"arguments that the operator cannot have: {error}")
+            self._described[key] = told
         return self._described[key]
 
-    def inputs(self, shape: int) -> list[Any]:
-        """Input Dims, Input type, Input Strides and Concrete Inputs of a shape id, None where not recorded."""
-        if shape < 0:
-            return [None] * 4
-        return [msgspec.json.decode(raw.decode("utf-8", "replace")) if raw else None for raw in self.shapes[shape]]
+    def standing(self, label: NDArray[Any], inputs: NDArray[Any]) -> NDArray[np.int8]:
+        """Standing of framework ops."""
+        told = np.where(inputs < 0, self._standing_of_label[label], _Standing.UNKNOWN)
+        with_inputs = inputs >= 0
+        told[with_inputs] = self._standing_of_inputs[inputs[with_inputs]]
+        new = told == _Standing.UNKNOWN
+        if new.any():
+            for one, given in set(zip(label[new].tolist(), inputs[new].tolist(), strict=True)):
+                table, at = (self._standing_of_inputs, given) if given >= 0 else (self._standing_of_label, one)
+                table[at] = self._stand(one, given)
+            return self.standing(label, inputs)
+        return told
 
-    def shapes_text(self, row: int) -> str | None:
-        """Shapes of the inputs as `ops.shapes` has them."""
-        shape = int(self.columns["shape"][row])
-        if shape not in self._shapes_texts:
-            dims = self.inputs(shape)[0]
-            self._shapes_texts[shape] = shapes_json(dims) if dims else None
-        return self._shapes_texts[shape]
+    def _stand(self, label: int, inputs: int) -> _Standing:
+        name = self.names[label]
+        if self.described(label, inputs).op_class is None or aten.is_view(name):
+            return _Standing.NONE
+        return _Standing.WRAPPER if aten.is_wrapper(name) else _Standing.WORK
 
-    def has_formula(self, row: int) -> bool:
-        """Whether a row is a framework op whose work is known by its name: no view, and no wrapper of one that is."""
-        standing = self._standing(row)
-        return standing is _Standing.WORK or (standing is _Standing.WRAPPER and row not in self._wrapping())
+    def path(self, above: int, label: int) -> int:
+        """Id of the path that a module makes inside another (NONE: at the top)."""
+        key = (above, label)
+        if key not in self._path_ids:
+            name = self.names[label].removeprefix(_MODULE)
+            self._path_ids[key] = len(self.paths)
+            self.paths.append(name if above < 0 else f"{self.paths[above]}/{name}")
+        return self._path_ids[key]
 
-    def _standing(self, row: int) -> "_Standing":
-        key = (int(self.columns["name"][row]), int(self.columns["shape"][row]))
-        if key not in self._standings:
-            name = self.name(row)
-            if self.described(row).op_class is None or aten.is_view(name):
-                self._standings[key] = _Standing.NONE
-            else:
-                self._standings[key] = _Standing.WRAPPER if aten.is_wrapper(name) else _Standing.WORK
-        return self._standings[key]
 
-    def _wrapping(self) -> set[int]:
-        """Spans around ops with a formula: `aten::linear` is a leaf on some back ends, a wrapper on others."""
-        if self._holders is None:
-            self._holders = set()
-            for row in np.flatnonzero(self.is_op).tolist():
-                above = int(self.tree.parent[row]) if self._standing(row) is _Standing.WORK else NONE
-                while above >= 0 and above not in self._holders:
-                    self._holders.add(above)
-                    above = int(self.tree.parent[above])
-        return self._holders
+AROUND = np.dtype(
+    [(name, np.int64) for name in ("order", "op", "forward", "comm")]
+    + [(name, np.int32) for name in ("label", "inputs", "path", "tensors")]
+    + [("has_formula", np.bool_)]
+)
+"""What stands around a span: the event number and label of its framework op, the module path; where a backward pass has
+none the sequence number of its forward op; the event number of a span with collective metadata; the inputs of a
+communication. NONE where there is none."""
 
-    def framework_op(self, row: int) -> int:
-        """The innermost framework op from a span outwards that has a formula; if none has, the innermost; or NONE."""
-        innermost = NONE
-        parent = self.tree.parent
-        while row >= 0:
-            if self.is_op[row]:
-                innermost = row if innermost < 0 else innermost
-                if self.has_formula(row):
-                    return row
-            row = int(parent[row])
-        return innermost
 
-    def module(self, row: int) -> str | None:
-        """Path of the modules (where none were recorded: of the user's annotations) around a span.
+@dataclass
+class Window:
+    """Some spans, nested. Rows are in the file's order."""
 
-        Spans of a backward pass that lie in no module get the one of the forward op that they belong to.
+    names: Names
+    spans: NDArray[Any]
+    closed: Mask
+    """Whether a span ends in this window."""
+    tree: HostTree = field(init=False)
+
+    def __post_init__(self) -> None:
+        s = self.spans
+        self.tree = nest(s["thread"], s["start"], s["dur"], s["old"])
+        op_role = s["role"] == Role.OP
+        self.is_op = op_role & self.names.is_op[s["label"]]
+        self.is_module = self.names.is_module[s["label"]]
+        self._standing = np.full(len(s), _Standing.NONE, np.int8)
+        ops = np.flatnonzero(self.is_op)
+        self._standing[ops] = self.names.standing(s["label"][ops], s["inputs"][ops])
+        self.has_formula = self._standing == _Standing.WORK
+        if (self._standing == _Standing.WRAPPER).any():
+            self.has_formula |= (self._standing == _Standing.WRAPPER) & ~self._holds(self.has_formula)
+        self._paths = self._path_of_modules()
+
+    def _holds(self, flags: Mask) -> Mask:
+        """Which spans hold a marked one: `aten::linear` is a leaf on some back ends, a wrapper on others."""
+        holds = np.zeros(len(flags), np.bool_)
+        above = self.tree.parent[flags]
+        while len(above := np.unique(above[above >= 0])):
+            above = above[~holds[above]]
+            holds[above] = True
+            above = self.tree.parent[above]
+        return holds
+
+    def nearest(self, rows: Ints, flags: Mask) -> Ints:
+        """The innermost marked span from each row outwards, itself included; NONE without."""
+        found = np.full(len(rows), NONE, np.int64)
+        at, place = rows, np.flatnonzero(rows >= 0)
+        at = at[place]
+        while len(place):
+            hit = flags[at]
+            found[place[hit]] = at[hit]
+            at, place = self.tree.parent[at[~hit]], place[~hit]
+            inside = at >= 0
+            at, place = at[inside], place[inside]
+        return found
+
+    def _path_of_modules(self) -> NDArray[np.int32]:
+        """Path id of each module, NONE of other rows."""
+        paths = np.full(len(self.spans) + 1, NONE, np.int32)  # the last is that of row NONE
+        rows = self.tree.order[self.is_module[self.tree.order]]
+        above = self.nearest(self.tree.parent[rows], self.is_module)
+        for row, up, label in zip(
+            rows.tolist(), above.tolist(), self.spans["label"][rows].tolist(), strict=True
+        ):  # parents first
+            paths[row] = self.names.path(int(paths[up]), label)
+        return paths
+
+    def paths(self, rows: Ints) -> NDArray[np.int32]:
+        """Path id of the modules (where the file has none: of the user's annotations) around each span."""
+        return self._paths[self.nearest(rows, self.is_module)]
+
+    def framework_ops(self, rows: Ints) -> Ints:
+        """The innermost framework op from each span outwards that has a formula; if none has, the innermost; or NONE."""
+        found = self.nearest(rows, self.has_formula)
+        without = np.flatnonzero(found < 0)
+        found[without] = self.nearest(rows[without], self.is_op)
+        return found
+
+    def around(self, rows: Ints, comm_orders: Ints, sends: Mask) -> NDArray[Any]:
+        """What stands around spans, as `AROUND`.
+
+        `comm_orders` are the events with collective metadata, increasing; `sends` says of each label whether its inputs
+        are those of a communication.
         """
-        own = self._path(row)
-        if own is not None or not self.has_modules:
-            return own
-        forward = self._forward_of(row)
-        return self._path(forward) if forward >= 0 else None
+        s = self.spans
+        found = np.zeros(len(rows), AROUND)
+        ops = self.framework_ops(rows)
+        found["order"] = s["order"][rows]
+        for name, column in (("op", "order"), ("label", "label"), ("inputs", "inputs")):
+            found[name] = np.where(ops >= 0, s[column][ops], NONE)
+        found["has_formula"] = (ops >= 0) & self.has_formula[ops]
+        found["path"] = self.paths(rows)
+        found["forward"] = NONE
+        if self.names.has_modules:
+            bare = np.flatnonzero(found["path"] < 0)
+            backward = self.nearest(rows[bare], (s["seq"] >= 0) & (s["seq"] % 2 == 1))
+            found["forward"][bare] = np.where(backward >= 0, s["seq"][backward] - 1, NONE)
+        said = np.zeros(len(s), np.bool_)
+        if len(comm_orders):
+            at = np.minimum(np.searchsorted(comm_orders, s["order"]), len(comm_orders) - 1)
+            said = comm_orders[at] == s["order"]
+        comm = self.nearest(rows, said)
+        found["comm"] = np.where(comm >= 0, s["order"][comm], NONE)
+        tensors = self.nearest(rows, sends[s["label"]] & (s["inputs"] >= 0))
+        found["tensors"] = np.where(tensors >= 0, s["inputs"][tensors], NONE)
+        return found
 
-    def _path(self, row: int) -> str | None:
-        chain = []
-        while row not in self._paths:
-            chain.append(row)
-            row = int(self.tree.parent[row])
-        path = self._paths[row]
-        for row in reversed(chain):
-            if self.is_module[row]:
-                name = self.name(row).removeprefix(_MODULE)
-                path = name if path is None else f"{path}/{name}"
-            self._paths[row] = path
-        return path
+    def forward_paths(self) -> tuple[Ints, NDArray[np.int32]]:
+        """Sequence numbers of forward ops, and the module path of the outermost op of each."""
+        seq = self.spans["seq"][self.tree.order]
+        rows = self.tree.order[(seq >= 0) & (seq % 2 == 0) & ~self.spans["old"][self.tree.order]]
+        numbers, first = np.unique(self.spans["seq"][rows], return_index=True)
+        return numbers, self.paths(rows[first])
 
-    def _forward_of(self, row: int) -> int:
-        seq = self.columns["seq"]
-        if self._forward is None:  # the outermost op of a sequence number comes first in the tree's order
-            rows = self.tree.order[(seq[self.tree.order] >= 0) & (seq[self.tree.order] % 2 == 0)]
-            self._forward = {int(seq[r]): int(r) for r in rows[::-1]}
-        while row >= 0:
-            if seq[row] >= 0 and seq[row] % 2:
-                return self._forward.get(int(seq[row]) - 1, NONE)
-            row = int(self.tree.parent[row])
-        return NONE
+    def name(self, row: int) -> str:
+        """The span's name as the trace has it."""
+        return self.names.names[int(self.spans["label"][row])]
 
+    def described(self, row: int) -> Described:
+        """What is known of the framework op of a row."""
+        return self.names.described(int(self.spans["label"][row]), int(self.spans["inputs"][row]))
 
-@dataclass(slots=True)
-class Launches:
-    """Which call of the host launched which work of a device."""
+    def done(self) -> NDArray[Any]:
+        """The spans that end here, as `DONE`."""
+        s, parent = self.spans, self.tree.parent
+        rows = np.flatnonzero(self.closed)
+        table = np.empty(len(rows), DONE)
+        for name in ("order", "start", "dur", "corr", "label", "thread"):
+            table[name] = s[name][rows]
+        table["own"] = self.tree.self_ns[rows] - s["covered"][rows]
+        table["parent"] = np.where(parent[rows] >= 0, s["order"][parent[rows]], NONE)
+        return table
 
-    call: Ints
-    """Row of the call, by row of the device work; NONE where it is not in the file."""
-    ambiguous: int
-    """Work whose correlation id several processes used."""
-    before_call: int
-    """Work that starts before its call: clocks of host and device disagree by so much."""
-
-
-CLOCK_SKEW_NS = 1_000_000
-"""A call that begins so much after the work did not launch it: the id was used twice."""
-
-
-def find_launches(device: dict[str, NDArray[Any]], host: Host) -> Launches:
-    """Joins device work with runtime calls by correlation id; where an id repeats, the last call before the work."""
-    calls = np.flatnonzero((host.columns["role"] == Role.RUNTIME) & (host.columns["corr"] >= 0))
-    corr, start = host.columns["corr"], host.columns["start"]
-    calls = calls[np.lexsort((start[calls], corr[calls]))]
-    ids = corr[calls]
-    low = np.searchsorted(ids, device["corr"], side="left")
-    high = np.searchsorted(ids, device["corr"], side="right")
-    high = np.where(device["corr"] < 0, low, high)
-    one = np.flatnonzero(high - low == 1)
-    found = np.full(len(low), NONE, np.int64)
-    found[one] = calls[low[one]]
-    ambiguous = 0
-    for i in np.flatnonzero(high - low > 1).tolist():
-        found[i], unsure = _choose(calls[low[i] : high[i]], int(device["start"][i]), int(device["ext"][i]), host)
-        ambiguous += unsure
-    joined = np.flatnonzero(found >= 0)
-    late = start[found[joined]] - device["start"][joined]
-    found[joined[late > CLOCK_SKEW_NS]] = NONE
-    return Launches(found, ambiguous, int(((late > 0) & (late <= CLOCK_SKEW_NS)).sum()))
+    def open_spans(self) -> NDArray[Any]:
+        """The spans that end later, as the next window has them."""
+        rows = np.flatnonzero(~self.closed)
+        left = self.spans[rows]
+        left["covered"] += left["dur"] - self.tree.self_ns[rows]
+        left["old"] = True
+        return left
 
 
-def _choose(calls: Ints, start: int, ext: int, host: Host) -> tuple[int, bool]:
-    """Which of several calls with one correlation id launched work at `start`: (row or NONE, whether it is unsure)."""
-    if len(set(host.columns["pid"][calls].tolist())) > 1:
-        same = calls[host.columns["ext"][calls] == ext] if ext >= 0 else calls[:0]
-        return (int(same[0]), False) if len(same) == 1 else (NONE, True)
-    before = calls[host.columns["start"][calls] <= start]
-    row = int(before[-1] if len(before) else calls[0])
-    among = set(calls.tolist())
-    while int(host.tree.parent[row]) in among:  # a runtime call holds the driver call that it makes
-        row = int(host.tree.parent[row])
-    return row, False
+@dataclass
+class Lost:
+    """Host spans with times that cannot be believed, counted."""
+
+    starts: int = 0
+    first_start: int = NONE
+    negative: int = 0
+    first_negative: int = NONE
+
+    def sound(self, spans: NDArray[Any], *, zero_is_none: bool) -> NDArray[Any]:
+        """Spans without those that have no start; negative lengths become 0, in place."""
+        lost = ~spans["has_start"]
+        if zero_is_none:
+            lost |= spans["start"] == 0
+        below = ~lost & (spans["dur"] < 0)
+        if lost.any():
+            self.first_start = _least(self.first_start, int(spans["order"][lost].min()))
+            self.starts += int(lost.sum())
+        if below.any():
+            self.first_negative = _least(self.first_negative, int(spans["order"][below].min()))
+            self.negative += int(below.sum())
+            spans["dur"] = np.maximum(spans["dur"], 0)
+        return spans[~lost] if lost.any() else spans
+
+
+def _least(one: int, other: int) -> int:
+    return other if one < 0 else min(one, other)
+
+
+def windows(collected: Collector, names: Names, lost: Lost, *, zero_is_none: bool) -> Iterator[Window]:
+    """All host spans in windows of rising time."""
+    chunks = sorted(range(len(collected.spans)), key=lambda i: (collected.span_starts[i], i))
+    waiting = [np.zeros(0, SPAN)]
+    rows, tried = 0, 0
+    carried = waiting[0]
+    for at, chunk in enumerate(chunks):
+        spans = lost.sound(collected.spans.read(chunk), zero_is_none=zero_is_none)
+        spans["thread"] = names.thread_of[spans["thread"]]
+        waiting.append(spans)
+        rows += len(spans)
+        last = at == len(chunks) - 1
+        if not last and rows < max(WINDOW_ROWS, 2 * tried):  # what waited for an op's end: not again with little more
+            continue
+        pending = np.concatenate([carried, *waiting])
+        pending = pending[np.argsort(pending["order"], kind="stable")]
+        if last:
+            ready = closed = np.ones(len(pending), np.bool_)
+        else:
+            ready, closed = _split(pending, collected.span_starts[chunks[at + 1]], len(names.threads))
+        waiting = [pending[~ready]]
+        rows = tried = len(waiting[0])
+        if ready.any():
+            window = Window(names, pending[ready], closed[ready])
+            yield window
+            carried = window.open_spans()
+        else:
+            carried = np.zeros(0, SPAN)
+
+
+def _split(spans: NDArray[Any], horizon: int, threads: int) -> tuple[Mask, Mask]:
+    """Which spans are complete before `horizon`, from where on others may come; and which of those end before.
+
+    Of a thread with an op that is open there, only what begins before that op.
+    """
+    start, thread = spans["start"], spans["thread"]
+    end = start + spans["dur"]
+    cut = np.full(threads, horizon, np.int64)
+    role = spans["role"]
+    open_ops = (start < horizon) & (end > horizon) & ((role == Role.OP) | (role == Role.RUNTIME))
+    np.minimum.at(cut, thread[open_ops], start[open_ops])
+    return start < cut[thread], end <= cut[thread]

@@ -1,6 +1,6 @@
 """Rows of `ops` from a Kineto trace: kernels, copies and fills with what launched them; on a CPU, the framework ops."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,31 +9,18 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracegap.ingest.classify import aten
+from tracegap.ingest.classify.aten import Described
 from tracegap.ingest.classify.kernel import causal_mask, element_dtype, is_collective, kernel_class, kernel_dtype
-from tracegap.ingest.readers._kineto_events import NONE, Ints, Role
-from tracegap.ingest.readers._kineto_host import Host, Launches
+from tracegap.ingest.readers._kineto_events import NONE, Ids, Ints, Role
+from tracegap.ingest.readers._kineto_host import Names, Window
+from tracegap.ingest.readers._kineto_launches import Launches
 from tracegap.ingest.trace import OPS
 from tracegap.models.ops import OpClass
 
 _CPU_BACK_ENDS = ("gloo:", "mpi:", "ucc:")
 COLLECTIVE_NOTE = "communication: its size stands in collectives"
 
-
-@dataclass
-class OpRows:
-    """Columns of `ops` in the making, all of one length; times in ns of the file's own clock."""
-
-    n: int
-    values: dict[str, list[Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for column in OPS:
-            self.values.setdefault(column, [None] * self.n)
-
-    def frame(self, shift_ns: int) -> pl.DataFrame:
-        """The table, its times counted from `shift_ns`."""
-        frame = pl.DataFrame(self.values, schema=OPS)
-        return frame.with_columns(pl.col("start_ns") - shift_ns, pl.col("launch_ns") - shift_ns)
+Table = dict[str, NDArray[Any]]
 
 
 def split_exactly(total: int, weights: list[int]) -> list[int]:
@@ -51,112 +38,196 @@ def split_exactly(total: int, weights: list[int]) -> list[int]:
     return parts
 
 
+def texts(words: Sequence[str | None], ids: NDArray[Any]) -> pl.Series:
+    """The text of each id, null for NONE."""
+    return pl.Series([*words, None], dtype=pl.String).gather(np.where(ids < 0, len(words), ids))
+
+
+class Words(Ids):
+    """Numbers texts; None is one of them."""
+
+    def series(self, ids: NDArray[Any]) -> pl.Series:
+        """The text of each id."""
+        return texts(list(self), ids)
+
+
+@dataclass
+class DeviceOps:
+    """Device work with what is known of it. Rows are in the file's order, times in ns of the file's own clock."""
+
+    device: Table
+    names: list[str]
+    """Names of kernels, devices and streams, by id."""
+    host: Names
+    launches: Launches
+    around: NDArray[Any]
+    """What stands around the launch of each row, as `AROUND`."""
+    words: Words = field(default_factory=Words)
+
+    def __post_init__(self) -> None:
+        n = len(self.device["order"])
+        self.op_class, self.dtype, self.note = (np.full(n, self.words[None], np.int32) for _ in range(3))
+        self.cost_source = np.full(n, self.words["none"], np.int32)
+        self.flops, self.bytes = (np.full(n, NONE, np.int64) for _ in range(2))
+
+    def collectives(self) -> list[int]:
+        """Rows that are communication."""
+        return np.flatnonzero(self.op_class == self.words[str(OpClass.COLLECTIVE)]).tolist()
+
+    def name(self, row: int) -> str:
+        """Name of the kernel of a row."""
+        return self.names[int(self.device["name"][row])]
+
+    def frame(self, shift_ns: int) -> pl.DataFrame:
+        """The table `ops`, its times counted from `shift_ns`."""
+        d, around = self.device, self.around
+        used, inputs = np.unique(around["inputs"], return_inverse=True)
+        launch = self.launches.of("start")
+        numbers = {
+            "flops": (self.flops, self.flops >= 0),
+            "bytes": (self.bytes, self.bytes >= 0),
+            "correlation_id": (d["corr"], d["corr"] >= 0),
+            "launch_ns": (launch - shift_ns, self.launches.call >= 0),
+        }
+        columns = {
+            "op_id": np.arange(len(d["order"])),
+            "device_id": texts(self.names, d["device"]),
+            "stream": texts(self.names, d["stream"]),
+            "name": texts(self.names, d["name"]),
+            "op_class": self.words.series(self.op_class),
+            "framework_op": texts(self.host.names, around["label"]),
+            "module": texts(self.host.paths, around["path"]),
+            "start_ns": d["start"] - shift_ns,
+            "dur_ns": d["dur"],
+            "step": pl.repeat(None, len(d["order"]), dtype=pl.Int64, eager=True),
+            "dtype": self.words.series(self.dtype),
+            "shapes": pl.Series([self.host.shapes(i) for i in used.tolist()], dtype=pl.String).gather(inputs),
+            "cost_source": self.words.series(self.cost_source),
+            "cost_note": self.words.series(self.note),
+            "launch_thread": texts(self.host.threads, self.launches.of("thread")),
+        }
+        frame = pl.DataFrame(columns | {name: values for name, (values, _) in numbers.items()})
+        known = [pl.when(pl.Series(mask)).then(pl.col(name)).alias(name) for name, (_, mask) in numbers.items()]
+        return frame.with_columns(known).select(list(OPS)).cast(OPS)  # type: ignore[arg-type]
+
+
 def device_ops(
-    device: dict[str, NDArray[Any]], host: Host, launches: Launches, call_bytes: dict[int, int], comm: set[int]
-) -> OpRows:
-    """Kernels, copies and fills in the file's order.
+    device: Table,
+    names: list[str],
+    host: Names,
+    launches: Launches,
+    around: NDArray[Any],
+    *,
+    call_bytes: dict[int, int],
+    comm: Container[int],
+) -> DeviceOps:
+    """Kernels, copies and fills with class, dtype and cost.
 
     `call_bytes` has the size that a copy's call states, `comm` the kernels with collective metadata, by event number.
     """
-    n = len(device["order"])
-    calls: list[int] = launches.call.tolist()
-    launched = launches.call >= 0
-    launch_ns = host.columns["start"][launches.call].tolist() if launched.any() else [0] * n
-    threads = host.thread[launches.call].tolist() if launched.any() else [0] * n
-    framework = _framework_ops(device, host, launches.call)
-    rows = OpRows(n)
-    values = rows.values
-    values["op_id"] = list(range(n))
-    names = values["name"] = [str(host.texts[i]) for i in device["name"].tolist()]
-    values["device_id"] = [host.texts[i] for i in device["device"].tolist()]
-    values["stream"] = [host.texts[i] for i in device["stream"].tolist()]
-    values["start_ns"], values["dur_ns"] = device["start"].tolist(), device["dur"].tolist()
-    values["correlation_id"] = [None if c < 0 else c for c in device["corr"].tolist()]
-    values["launch_ns"] = [None if c < 0 else at for c, at in zip(calls, launch_ns, strict=True)]
-    values["launch_thread"] = [None if c < 0 else host.threads[t] for c, t in zip(calls, threads, strict=True)]
-    inside = [c if c >= 0 else f for c, f in zip(calls, framework, strict=True)]
-    modules = {row: host.module(row) for row in set(inside)}
-    values["module"] = [modules[row] for row in inside]
-    named = {f: host.name(f) for f in set(framework) if f >= 0}
-    values["framework_op"] = [named.get(f) for f in framework]
-    shapes = {f: host.shapes_text(f) for f in set(framework) if f >= 0}
-    values["shapes"] = [shapes.get(f) for f in framework]
-    values["cost_source"] = ["none"] * n
-    by_op: dict[int, list[int]] = {}
-    roles: list[int] = device["role"].tolist()
-    orders: list[int] = device["order"].tolist()
-    sizes: list[int] = device["bytes"].tolist()
-    for i, role in enumerate(roles):
-        if role != Role.KERNEL:
-            values["op_class"][i] = str(OpClass.COPY if role == Role.COPY else OpClass.MEMSET)
-            size = sizes[i]
-            if size < 0 and calls[i] >= 0:
-                size = call_bytes.get(int(host.columns["order"][calls[i]]), NONE)
-            values["flops"][i] = 0
-            if size >= 0:
-                values["bytes"][i], values["cost_source"][i] = size, "trace"
-            else:
-                values["cost_note"][i] = "the trace has no size for it"
-        elif is_collective(names[i]) or orders[i] in comm:
-            values["op_class"][i] = str(OpClass.COLLECTIVE)
-            values["cost_note"][i] = COLLECTIVE_NOTE
-        else:
-            by_op.setdefault(framework[i], []).append(i)
-    for op, kernels in by_op.items():
-        _charge(values, op, kernels, host, calls)
-    return rows
+    ops = DeviceOps(device, names, host, launches, around)
+    role = device["role"]
+    _fill_copies(ops, role, call_bytes)
+    kernels = np.flatnonzero(role == Role.KERNEL)
+    used = np.unique(device["name"][kernels])
+    by_name = np.zeros(len(names), np.bool_)
+    by_name[used] = np.array([is_collective(names[i]) for i in used.tolist()], np.bool_)
+    told = np.fromiter((order in comm for order in device["order"][kernels].tolist()), np.bool_, len(kernels))
+    communicates = by_name[device["name"][kernels]] | told
+    ops.op_class[kernels[communicates]] = ops.words[str(OpClass.COLLECTIVE)]
+    ops.note[kernels[communicates]] = ops.words[COLLECTIVE_NOTE]
+    _fill_kernels(ops, kernels[~communicates])
+    return ops
 
 
-def _framework_ops(device: dict[str, NDArray[Any]], host: Host, calls: Ints) -> list[int]:
-    """Row of the framework op of each piece of work, NONE where unknown.
-
-    By time on the launching thread; where that finds none (thread names differ, or the calls were not recorded), by
-    External id, if it is one op's and not just the correlation id again (as some versions write it).
-    """
-    of_call = {c: host.framework_op(c) for c in set(calls.tolist()) if c >= 0}
-    found = [of_call.get(c, NONE) for c in calls.tolist()]
-    own_ext = (device["ext"] >= 0) & (device["ext"] != device["corr"])
-    missing = [i for i in np.flatnonzero(own_ext).tolist() if found[i] < 0]
-    if not missing:
-        return found
-    ops = np.flatnonzero(host.is_op & (host.columns["ext"] >= 0))
-    ids, first, count = np.unique(host.columns["ext"][ops], return_index=True, return_counts=True)
-    by_ext = dict(zip(ids[count == 1].tolist(), ops[first[count == 1]].tolist(), strict=True))
-    for i in missing:
-        row = by_ext.get(int(device["ext"][i]), NONE)
-        if row < 0:
-            continue
-        start, end = int(host.columns["start"][row]), int(host.columns["start"][row] + host.columns["dur"][row])
-        moment = int(host.columns["start"][calls[i]]) if calls[i] >= 0 else int(device["start"][i])
-        if start <= moment and (calls[i] < 0 or moment < end):
-            found[i] = host.framework_op(row)
-    return found
+def _fill_copies(ops: DeviceOps, role: NDArray[Any], call_bytes: dict[int, int]) -> None:
+    copies = np.flatnonzero(role != Role.KERNEL)
+    size = ops.device["bytes"][copies]
+    if call_bytes:
+        calls = ops.launches.of("order")[copies]
+        size = np.where(size < 0, [call_bytes.get(call, NONE) for call in calls.tolist()], size)
+    kinds = [ops.words[str(OpClass.COPY)], ops.words[str(OpClass.MEMSET)]]
+    ops.op_class[copies] = np.where(role[copies] == Role.COPY, *kinds)
+    ops.flops[copies] = 0
+    ops.bytes[copies] = size
+    ops.cost_source[copies[size >= 0]] = ops.words["trace"]
+    ops.note[copies[size < 0]] = ops.words["the trace has no size for it"]
 
 
-def _charge(values: dict[str, list[Any]], op: int, kernels: list[int], host: Host, calls: list[int]) -> None:
-    """Class, dtype and cost of the kernels of one framework op (NONE: of those without one)."""
-    described = host.described(op) if op >= 0 and host.has_formula(op) else None
-    if described is None or described.op_class is OpClass.COLLECTIVE:
-        for i in kernels:  # no op to tell, or a kernel that prepares a communication
-            values["op_class"][i] = str(kernel_class(values["name"][i]))
-            values["dtype"][i] = kernel_dtype(values["name"][i])
-            values["cost_note"][i] = _why_unknown(op, calls[i], host)
-        return
-    if described.bytes is None or described.flops is None:
-        names = [values["name"][i] for i in kernels]
-        described = host.described(op, _agreed(map(element_dtype, names)), causal=_agreed(map(causal_mask, names)))
-    for i in kernels:
-        by_name = kernel_dtype(values["name"][i])
+def _fill_kernels(ops: DeviceOps, rows: Ints) -> None:
+    """Class, dtype and cost of kernels that are no communication; those of one framework op share its cost."""
+    around, name = ops.around, ops.device["name"]
+    told = list(_described(ops, rows))  # index into it by row, NONE without a formula
+    which = np.full(len(name), NONE, np.int64)
+    for i, (_, of_rows) in enumerate(told):
+        which[of_rows] = i
+    bare = rows[which[rows] < 0]
+    _by_key(ops.op_class, bare, name[bare], lambda i: ops.words[str(kernel_class(ops.names[i]))])
+    _by_key(ops.dtype, bare, name[bare], lambda i: ops.words[kernel_dtype(ops.names[i])])
+    _why_unknown(ops, bare)
+    known = rows[which[rows] >= 0]
+    for described, of_rows in told:
+        ops.op_class[of_rows] = ops.words[str(described.op_class)]
+        ops.note[of_rows] = ops.words[described.note]
+        if described.flops is not None or described.bytes is not None:
+            ops.cost_source[of_rows] = ops.words["shapes"]
+
+    def dtype(key: int) -> int:
+        described, by_name = told[key >> 32][0], kernel_dtype(ops.names[key & 0xFFFFFFFF])
         tf32 = described.dtype == "fp32" and by_name == "tf32"  # shapes do not tell, the kernel's name does
-        values["op_class"][i] = str(described.op_class)
-        values["dtype"][i] = by_name if described.dtype is None or tf32 else described.dtype
-        values["cost_note"][i] = described.note
-    durations = [values["dur_ns"][i] for i in kernels]
-    for column, total in (("flops", described.flops), ("bytes", described.bytes)):
-        if total is not None:
-            for i, part in zip(kernels, split_exactly(total, durations), strict=True):
-                values[column][i] = part
-                values["cost_source"][i] = "shapes"
+        return ops.words[by_name if described.dtype is None or tf32 else described.dtype]
+
+    _by_key(ops.dtype, known, which[known] << 32 | name[known], dtype)
+    _, first, group, size = np.unique(around["op"][known], return_index=True, return_inverse=True, return_counts=True)
+    del first
+    alone = size[group] == 1
+    for column, number in ((ops.flops, "flops"), (ops.bytes, "bytes")):
+        totals = [getattr(described, number) for described, _ in told]
+        table = np.array([NONE if total is None else total for total in totals] or [NONE], np.int64)
+        column[known[alone]] = table[which[known[alone]]]
+        shared = known[~alone]
+        for members in _groups(shared, around["op"][shared]):
+            total = totals[which[members[0]]]
+            if total is not None:
+                column[members] = split_exactly(total, ops.device["dur"][members].tolist())
+
+
+def _described(ops: DeviceOps, rows: Ints) -> Iterator[tuple[Described, Ints]]:
+    """What framework ops tell of their kernels, with the rows that it holds for."""
+    around, host = ops.around, ops.host
+    rows = rows[around["has_formula"][rows]]
+    pair = around["label"][rows].astype(np.int64) << 32 | (around["inputs"][rows] + 1)
+    for members in _groups(rows, pair):
+        label, inputs = int(around["label"][members[0]]), int(around["inputs"][members[0]])
+        described = host.described(label, inputs)
+        if described.op_class is OpClass.COLLECTIVE:  # a kernel that prepares a communication
+            continue
+        if described.flops is not None and described.bytes is not None:
+            yield described, members
+            continue
+        by_names: dict[tuple[Any, Any], list[Ints]] = {}
+        for kernels in _groups(members, around["op"][members]):
+            names = [ops.names[i] for i in set(ops.device["name"][kernels].tolist())]
+            key = _agreed(map(element_dtype, names)), _agreed(map(causal_mask, names))
+            by_names.setdefault(key, []).append(kernels)
+        for (list_dtype, causal), kernel_groups in by_names.items():
+            yield host.described(label, inputs, list_dtype, causal=causal), np.concatenate(kernel_groups)
+
+
+def _groups(rows: Ints, keys: NDArray[Any]) -> list[Ints]:
+    """Rows with equal keys, each group in the order of `rows`."""
+    if not len(rows):
+        return []
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    return np.split(rows[order], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)
+
+
+def _by_key(column: NDArray[Any], rows: Ints, keys: NDArray[Any], value: Callable[[int], int]) -> None:
+    """Sets rows to what `value` tells of their key, asked once for each."""
+    found, inverse = np.unique(keys, return_inverse=True)
+    if len(found):
+        column[rows] = np.array([value(key) for key in found.tolist()], column.dtype)[inverse]
 
 
 def _agreed(said: Iterable[Any]) -> Any:
@@ -165,76 +236,115 @@ def _agreed(said: Iterable[Any]) -> Any:
     return values.pop() if len(values) == 1 else None
 
 
-def _why_unknown(op: int, call: int, host: Host) -> str:
-    if op >= 0:
-        return f"no formula for {host.name(op)}"
-    if call < 0:
-        return "its launch is not in the file"
-    if "Graph" in host.name(call):
-        return "replayed by a graph: shapes are recorded at its capture only"
-    return "no framework op around its launch"
+def _why_unknown(ops: DeviceOps, rows: Ints) -> None:
+    """Says why kernels have no cost."""
+    words, host = ops.words, ops.host
+    label = ops.around["label"][rows]
+    call = ops.launches.call[rows]
+    graphs = np.array(["Graph" in name for name in host.names], np.bool_)
+    by_graph = np.zeros(len(rows), np.bool_)
+    launched = call >= 0
+    by_graph[launched] = graphs[ops.launches.calls["label"][call[launched]]]
+    ops.note[rows] = words["no framework op around its launch"]
+    ops.note[rows[by_graph]] = words["replayed by a graph: shapes are recorded at its capture only"]
+    ops.note[rows[~launched]] = words["its launch is not in the file"]
+    inside = label >= 0
+    _by_key(ops.note, rows[inside], label[inside], lambda i: words[f"no formula for {host.names[i]}"])
 
 
-def cpu_ops(host: Host) -> tuple[OpRows, list[int]]:
-    """Framework ops that do the work where there is no device but the CPU, and the rows of the spans that they are.
+@dataclass(slots=True)
+class CpuOps:
+    """Framework ops that do the work where there is no device but the CPU; times in ns of the file's own clock."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    """Label and inputs of each row."""
+
+    def frame(self, shift_ns: int) -> pl.DataFrame:
+        """The table `ops`, its times counted from `shift_ns`."""
+        frame = pl.DataFrame(self.rows, schema=OPS)
+        return frame.with_columns(pl.col("start_ns") - shift_ns, pl.col("launch_ns") - shift_ns)
+
+
+def cpu_ops(found: list[tuple[dict[str, Any], tuple[int, int]]]) -> CpuOps:
+    """Numbers what `cpu_work` found in the windows, in the file's order."""
+    found.sort(key=lambda pair: pair[0]["op_id"])
+    return CpuOps([row | {"op_id": i} for i, (row, _) in enumerate(found)], [span for _, span in found])
+
+
+def cpu_work(window: Window) -> Iterator[tuple[dict[str, Any], tuple[int, int]]]:
+    """Rows of `ops` for the framework ops of a window that count, numbered by their events; their labels and inputs.
 
     An op with a formula counts whole, though it calls others; one without counts when nothing inside it does, unless it
     is a view, an allocation or a wrapper. Communication counts by the spans of its back end (`gloo:all_reduce`).
     """
-    spans = np.flatnonzero(host.kind == "collective").tolist()
-    comm = [row for row in spans if host.name(row).startswith(_CPU_BACK_ENDS)]
-    chosen = sorted([*_working_ops(host), *comm])
-    rows = OpRows(len(chosen))
-    values = rows.values
-    starts = host.columns["start"][chosen].tolist()
-    threads = [host.threads[t] for t in host.thread[chosen].tolist()]
-    values["op_id"] = list(range(len(chosen)))
-    values["device_id"] = ["cpu"] * len(chosen)
-    values["stream"], values["launch_thread"] = threads, list(threads)
-    values["start_ns"], values["launch_ns"] = starts, list(starts)
-    values["dur_ns"] = host.columns["dur"][chosen].tolist()
-    values["name"] = [host.name(r) for r in chosen]
-    values["module"] = [host.module(r) for r in chosen]
-    values["shapes"] = [host.shapes_text(r) for r in chosen]
-    values["cost_source"] = ["none"] * len(chosen)
-    communicates = set(comm)
-    for i, row in enumerate(chosen):
-        if row in communicates:
-            values["op_class"][i], values["cost_note"][i] = str(OpClass.COLLECTIVE), COLLECTIVE_NOTE
-            continue
-        values["framework_op"][i] = values["name"][i]
-        described = host.described(row)
-        values["op_class"][i] = str(described.op_class or OpClass.OTHER)
-        values["dtype"][i], values["flops"][i], values["bytes"][i] = described.dtype, described.flops, described.bytes
-        values["cost_note"][i] = described.note or (
-            None if described.op_class is not None else f"no formula for {values['name'][i]}"
-        )
-        if described.flops is not None or described.bytes is not None:
-            values["cost_source"][i] = "shapes"
-    return rows, chosen
+    names, spans = window.names, window.spans
+    back_end = np.array(
+        [k == "collective" and n.startswith(_CPU_BACK_ENDS) for n, k in zip(names.names, names.kinds, strict=True)]
+        + [False], np.bool_,
+    )  # fmt: skip
+    comm = back_end[spans["label"]] & ~spans["old"]
+    chosen = np.array(sorted({*_working_ops(window), *np.flatnonzero(comm).tolist()}), np.int64)
+    around = window.around(chosen, chosen[:0], np.zeros(len(names.names), np.bool_))
+    forward, forward_paths = window.forward_paths()
+    for row, place in zip(chosen.tolist(), around, strict=True):
+        span, name = spans[row], window.name(row)
+        thread = names.threads[span["thread"]]
+        path = int(place["path"])
+        if path < 0 and place["forward"] >= 0 and len(forward):
+            at = min(int(np.searchsorted(forward, place["forward"])), len(forward) - 1)
+            path = int(forward_paths[at]) if forward[at] == place["forward"] else NONE
+        op: dict[str, Any] = {
+            "op_id": int(span["order"]), "device_id": "cpu", "stream": thread, "launch_thread": thread, "name": name,
+            "start_ns": int(span["start"]), "launch_ns": int(span["start"]), "dur_ns": int(span["dur"]),
+            "module": names.paths[path] if path >= 0 else None, "shapes": names.shapes(int(span["inputs"])),
+        }  # fmt: skip
+        if comm[row]:
+            op |= {"op_class": str(OpClass.COLLECTIVE), "cost_note": COLLECTIVE_NOTE, "cost_source": "none"}
+        else:
+            op |= _cpu_cost(name, window.described(row))
+        yield op, (int(span["label"]), int(span["inputs"]))
 
 
-def _working_ops(host: Host) -> list[int]:
+def _cpu_cost(name: str, described: Described) -> dict[str, Any]:
+    known = described.flops is not None or described.bytes is not None
+    bare = None if described.op_class is not None else f"no formula for {name}"
+    return {
+        "framework_op": name,
+        "op_class": str(described.op_class or OpClass.OTHER),
+        "dtype": described.dtype,
+        "flops": described.flops,
+        "bytes": described.bytes,
+        "cost_note": described.note or bare,
+        "cost_source": "shapes" if known else "none",
+    }
+
+
+def _working_ops(window: Window) -> list[int]:
     """Rows of the framework ops that count."""
-    parent = host.tree.parent.tolist()
-    is_op = host.is_compute_op.tolist()
+    spans, names = window.spans, window.names
+    parent = window.tree.parent.tolist()
+    compute = np.array([kind == "op" for kind in names.kinds] + [False], np.bool_)
+    is_op = (window.is_op & compute[spans["label"]]).tolist()
+    has_formula = window.has_formula.tolist()
+    old = spans["old"].tolist()
     inside: set[int] = set()  # spans that count or lie in one that does
     counted: list[int] = []
-    order = [int(r) for r in host.tree.order.tolist()]
+    order = window.tree.order.tolist()
     for row in order:
         if parent[row] in inside:
             inside.add(row)
-        elif is_op[row] and host.has_formula(row) and host.described(row).op_class is not OpClass.COLLECTIVE:
+        elif is_op[row] and has_formula[row] and window.described(row).op_class is not OpClass.COLLECTIVE:
             inside.add(row)
             counted.append(row)
     holds: set[int] = set(counted)  # spans that count or hold one that does
     for row in reversed(order):
         if row not in holds and row not in inside and is_op[row]:
-            name = host.name(row)
+            name = window.name(row)
             plain = not aten.is_wrapper(name) and not aten.is_view(name)
-            if plain and host.described(row).op_class is not OpClass.COLLECTIVE:
+            if plain and window.described(row).op_class is not OpClass.COLLECTIVE:
                 holds.add(row)
                 counted.append(row)
         if row in holds and parent[row] >= 0:
             holds.add(parent[row])
-    return counted
+    return [row for row in counted if not old[row]]

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers._kineto_events import Role
+from tracegap.ingest.readers._kineto_host import Lost
 
 Table = dict[str, NDArray[Any]]
 
@@ -14,18 +15,28 @@ _HOUR_NS = 3_600 * 10**9
 _EARLY_START_NS = 100_000  # a kernel may start so much before the one ahead of it on its stream has ended
 
 
-def sound_records(device: Table, host: Table, issues: Issues, facts: dict[str, Any]) -> tuple[Table, Table]:
-    """Device work and host spans with times that can be believed.
+def zero_is_no_time(device: Table, first_host_ns: int) -> bool:
+    """Whether a time of 0 is none in this file: Kineto writes a time before its base so, and all others are much later.
 
-    Kineto writes a time before its base as 0: in a file whose other times are more than an hour later, 0 is no time.
-    Facts about kernel records are counted on the way.
+    `first_host_ns` is the earliest start above 0 of a host span, or later than all times.
     """
+    starts = device["start"][device["has_start"] & (device["start"] > 0)]
+    first = int(starts.min(initial=first_host_ns))
+    return _HOUR_NS < first < 2**62
+
+
+def sound_calls(calls: Table, zero_is_none: bool) -> Table:
+    """Launch calls with a time."""
+    sound = calls["has_start"] & ~(zero_is_none & (calls["start"] == 0))
+    return {name: column[sound] for name, column in calls.items()}
+
+
+def sound_records(device: Table, issues: Issues, facts: dict[str, Any], *, zero_is_none: bool) -> Table:
+    """Device work with times that can be believed. Facts about kernel records are counted on the way."""
     kernels = device["role"] == Role.KERNEL
-    lost, lost_spans = ~device["has_start"], ~host["has_start"]
-    starts = np.concatenate([device["start"][~lost], host["start"][~lost_spans]])
-    later = starts[starts > 0]
-    if len(later) and later.min() > _HOUR_NS:
-        lost, lost_spans = lost | (device["start"] == 0), lost_spans | (host["start"] == 0)
+    lost = ~device["has_start"]
+    if zero_is_none:
+        lost |= device["start"] == 0
     negative, missing = ~lost & (device["dur"] < 0), ~lost & ~device["has_dur"]
     sound = ~(lost | negative | missing)
     facts |= {
@@ -42,20 +53,26 @@ def sound_records(device: Table, host: Table, issues: Issues, facts: dict[str, A
         ("negative_duration", f"device work of negative length, {left_out}", negative),
     ):
         issues.add(code, what, where=_first(device, mask), count=int(mask.sum()), severity="data_loss")
-    below = ~lost_spans & (host["dur"] < 0)
-    issues.add(
-        "lost_host_timestamp", "host spans without a start, left out", where=_first(host, lost_spans),
-        count=int(lost_spans.sum()), severity="data_loss",
-    )  # fmt: skip
-    issues.add(
-        "negative_host_duration", "host spans of negative length, kept with length 0", where=_first(host, below),
-        count=int(below.sum()),
-    )  # fmt: skip
-    device = {name: column[sound] for name, column in device.items()}
-    host = {name: column[~lost_spans] for name, column in host.items()}
-    host["dur"] = np.maximum(host["dur"], 0)
+    if not sound.all():
+        device = {name: column[sound] for name, column in device.items()}
     facts["impossible_durations"] = _cut_impossible(device, issues)
-    return device, host
+    return device
+
+
+def count_lost_spans(lost: Lost, issues: Issues) -> None:
+    """Says which host spans were left out or changed."""
+    issues.add(
+        "lost_host_timestamp", "host spans without a start, left out", where=_event(lost.first_start), count=lost.starts,
+        severity="data_loss",
+    )  # fmt: skip
+    issues.add(
+        "negative_host_duration", "host spans of negative length, kept with length 0", where=_event(lost.first_negative),
+        count=lost.negative,
+    )  # fmt: skip
+
+
+def _event(order: int) -> str:
+    return f"event {order}" if order >= 0 else ""
 
 
 def _first(table: Table, mask: NDArray[np.bool_]) -> str:

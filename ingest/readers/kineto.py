@@ -1,7 +1,8 @@
 """Kineto: the Chrome JSON that torch.profiler writes (PyTorch 1.8 to 2.x; CUDA, ROCm, CPU, MTIA and others).
 
-The text is decoded by `_kineto_json`, sorted into columns by `_kineto_events`; `_kineto_host` nests the host's spans,
-`_kineto_ops` and `_kineto_comms` make the rows. Here: what the file says of itself, and the pieces put together.
+The text is decoded by `_kineto_json`, sorted into columns by `_kineto_events`; `_kineto_host` nests the host's spans
+window by window, `_kineto_side` takes from the windows what is needed, `_kineto_ops` and `_kineto_comms` make the rows.
+Here: what the file says of itself, and the pieces put together.
 """
 
 import re
@@ -16,13 +17,15 @@ from numpy.typing import NDArray
 from tracegap.ingest.errors import TraceError
 from tracegap.ingest.files import open_plain
 from tracegap.ingest.issues import Issues
-from tracegap.ingest.readers._kineto_comms import Groups, all_to_all_splits, collectives
-from tracegap.ingest.readers._kineto_events import NONE, Collector, Role, integer
-from tracegap.ingest.readers._kineto_host import Host, Launches, find_launches
+from tracegap.ingest.readers._kineto_comms import Groups, all_to_all_splits, device_collectives, span_collectives
+from tracegap.ingest.readers._kineto_events import Collector, Role, integer
+from tracegap.ingest.readers._kineto_host import Names
 from tracegap.ingest.readers._kineto_json import KinetoText
-from tracegap.ingest.readers._kineto_ops import OpRows, cpu_ops, device_ops
-from tracegap.ingest.readers._kineto_sound import sound_records
-from tracegap.ingest.trace import COUNTERS, HOST_EVENTS, STEP_MARKS, Device, DeviceKind, Trace
+from tracegap.ingest.readers._kineto_launches import Launches, find_launches
+from tracegap.ingest.readers._kineto_ops import cpu_ops, device_ops, texts
+from tracegap.ingest.readers._kineto_side import HostSide, read_host
+from tracegap.ingest.readers._kineto_sound import count_lost_spans, sound_calls, sound_records, zero_is_no_time
+from tracegap.ingest.trace import COLLECTIVES, COUNTERS, HOST_EVENTS, OPS, STEP_MARKS, Device, DeviceKind, Trace
 
 NAME = "kineto"
 
@@ -64,35 +67,27 @@ def read(path: Path) -> Trace:
             collected.add(block)
         if collected.nested_document:
             raise text.interleaved("inside the first")
+    collected.finish()
     metadata = text.metadata
     _refuse_foreign(path, metadata)
-    columns, open_slices, unmatched_ends = collected.host_columns()
-    facts = {"unmatched_begin": len(open_slices), "unmatched_end": unmatched_ends, "open": open_slices[:100]}
-    recorded = collected.device_columns()
-    device, columns = sound_records(recorded, columns, issues, facts)
-    host = Host(list(collected.texts), list(collected.shapes), columns)
-    facts |= _facts(collected, text, device, host)
+    facts: dict[str, Any] = {
+        "unmatched_begin": len(collected.open_slices),
+        "unmatched_end": collected.unmatched_ends,
+        "open": collected.open_slices[:100],
+    }
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     groups = Groups(info)
-    launches = find_launches(device, host)
-    if len(recorded["order"]):
-        rows = device_ops(device, host, launches, collected.call_bytes, set(collected.comm_args))
-        comms = collectives(
-            rows.values,
-            op_events=device["order"].tolist(),
-            host_rows=launches.call.tolist(),
-            host=host,
-            comm_args=collected.comm_args,
-            groups=groups,
-        )
-        devices = _devices(rows, facts, metadata, issues)
-    else:
-        rows, spans = cpu_ops(host)
-        comms = collectives(
-            rows.values, op_events=[NONE] * rows.n, host_rows=spans, host=host, comm_args={}, groups=groups
-        )
-        devices = [Device(device_id="cpu", kind="cpu", name=None)] if rows.n else []
+    recorded = collected.device_columns()
+    has_device = len(recorded["order"]) > 0
+    zero_is_none = zero_is_no_time(recorded, collected.first_positive_ns)
+    device = sound_records(recorded, issues, facts, zero_is_none=zero_is_none)
+    del recorded
+    names = Names(collected)
+    launches = find_launches(device, sound_calls(collected.call_columns(), zero_is_none), names.processes)
+    host = read_host(collected, names, device, launches, on_cpu=not has_device, zero_is_none=zero_is_none)
+    count_lost_spans(host.lost, issues)
+    facts |= _facts(collected, text, device, names, host)
     origin, shift = _origin(metadata, device, host)
     facts["ts_offset_ns"] = shift
     facts["gpu_events_without_launch"] = int((launches.call < 0).sum())
@@ -100,7 +95,24 @@ def read(path: Path) -> Trace:
     _count_issues(issues, collected, launches, facts)
     facts["warnings"] = _warnings(metadata, issues)
     rank = _rank(info, path, issues)
-    facts["all_to_all"] = all_to_all_splits(rows.values, device["order"].tolist(), collected.comm_args, rank, groups)
+    facts["all_to_all"] = []
+    if has_device:
+        of_device = device_ops(
+            device, list(collected.texts), names, launches, host.around,
+            call_bytes=collected.call_bytes, comm=collected.comm_args,
+        )  # fmt: skip
+        ops = of_device.frame(shift)
+        comms = device_collectives(of_device, collected.comm_args, groups)
+        facts["all_to_all"] = all_to_all_splits(of_device, collected.comm_args, rank, groups)
+        devices = _devices(ops["device_id"].unique().to_list(), facts, metadata, issues)
+    elif _device_work_is_lost(metadata, names, issues):
+        ops, comms = pl.DataFrame(schema=OPS), pl.DataFrame(schema=COLLECTIVES)
+        devices = _devices([str(p.get("id")) for p in _properties(metadata)], facts, metadata, issues)
+    else:
+        on_cpu = cpu_ops(host.cpu_work)
+        ops, comms = on_cpu.frame(shift), span_collectives(on_cpu, names, groups)
+        devices = [Device(device_id="cpu", kind="cpu", name=None)] if len(ops) else []
+    batches = (_host_frame(spans, names, shift) for spans in host.done)
     return Trace(
         format=NAME,
         framework="pytorch",
@@ -109,15 +121,31 @@ def read(path: Path) -> Trace:
         world_size=integer(info.get("world_size")),
         host=metadata["host_name"] if isinstance(metadata.get("host_name"), str) else None,
         devices=devices,
-        ops=rows.frame(shift),
-        host_events=_host_frame(host, shift),
-        step_marks=_step_marks(host, shift),
+        ops=ops,
+        host_events=next(batches, pl.DataFrame(schema=HOST_EVENTS)),
+        further_host_events=batches,
+        step_marks=_step_marks(host, names, shift),
         collectives=comms,
         counters=_counters(collected, shift),
         config=_config(metadata, info),
         facts=facts,
         issues=issues,
     )
+
+
+def _device_work_is_lost(metadata: dict[str, Any], names: Names, issues: Issues) -> bool:
+    """Whether a file without device work may have had some: what its host did is then no work of a CPU.
+
+    Kineto writes device events last. A damaged file with launch calls or GPUs has lost them; one that breaks off without
+    saying that there is no GPU (an empty deviceProperties) may have.
+    """
+    of_gpu = "launch" in names.kinds or bool(_properties(metadata))
+    unknown = "truncated" in issues.by_code and "deviceProperties" not in metadata
+    lost = issues.lost_data and (of_gpu or unknown)
+    issues.add(
+        "no_device_work", "the file breaks off before the work of its devices: no device is accounted", count=int(lost)
+    )
+    return lost
 
 
 def _refuse_foreign(path: Path, metadata: dict[str, Any]) -> None:
@@ -131,10 +159,10 @@ def _refuse_foreign(path: Path, metadata: dict[str, Any]) -> None:
         )
 
 
-def _origin(metadata: dict[str, Any], device: dict[str, NDArray[Any]], host: Host) -> tuple[int | None, int]:
+def _origin(metadata: dict[str, Any], device: dict[str, NDArray[Any]], host: HostSide) -> tuple[int | None, int]:
     """Unix time of t = 0, None where the file does not tell, and the file's time of t = 0; both in ns."""
     base = integer(metadata.get("baseTimeNanoseconds"))
-    first = int(np.concatenate([device["start"], host.columns["start"]]).min(initial=2**62))
+    first = int(device["start"].min(initial=host.first_ns))
     first = 0 if first == 2**62 else first
     if base is not None:
         return base + first, first
@@ -195,7 +223,9 @@ def _count_issues(issues: Issues, collected: Collector, launches: Launches, fact
     )
 
 
-def _facts(collected: Collector, text: KinetoText, device: dict[str, NDArray[Any]], host: Host) -> dict[str, Any]:
+def _facts(
+    collected: Collector, text: KinetoText, device: dict[str, NDArray[Any]], names: Names, host: HostSide
+) -> dict[str, Any]:
     """Counts of the raw file, under the names that `reference` counts of traces use."""
     phases = {key: n for key, n in collected.phases.items() if key != (None, None)}
     by_phase: Counter[str] = Counter()
@@ -218,15 +248,12 @@ def _facts(collected: Collector, text: KinetoText, device: dict[str, NDArray[Any
         "damaged_events": text.damaged_events,
         "null_fields": text.null_fields,
         "steps_on_gpu_rows": collected.gpu_step_labels,
-        "slices": len(host.kind),
+        "slices": host.done.rows,
     }
     for name, wanted in (("kernel", Role.KERNEL), ("memcpy", Role.COPY), ("memset", Role.MEMSET)):
         facts[f"{name}s"] = int((role == wanted).sum())
         facts[f"{name}_time_ns"] = int(dur[role == wanted].sum())
-    ops = host.columns["role"] == Role.OP
-    shaped = np.array([bool(key[0]) for key in host.shapes] + [False], np.bool_)
-    facts["cpu_ops"] = int(ops.sum())
-    facts["cpu_ops_with_input_dims"] = int(shaped[host.columns["shape"][ops]].sum()) if ops.any() else 0
+    facts["cpu_ops"], facts["cpu_ops_with_input_dims"] = host.ops, host.ops_with_dims
     facts["gpu_device_arg"] = sorted(map(str, collected.device_args))
     facts["gpu_streams"] = len(np.unique(device["stream"][role == Role.KERNEL]))
     on_device = set(device["order"].tolist())
@@ -237,9 +264,8 @@ def _facts(collected: Collector, text: KinetoText, device: dict[str, NDArray[Any
         facts[key] = text.metadata.get(key)
     properties = _properties(text.metadata)
     facts["devices"] = [[p.get("name"), p.get("numSms")] for p in properties]
-    steps = np.flatnonzero(host.kind == "step").tolist()
-    facts["steps"] = len({host.name(r) for r in steps})
-    facts["step_dur_ns"] = {host.name(r): int(host.columns["dur"][r]) for r in steps}
+    facts["step_dur_ns"] = {names.names[span["label"]]: int(span["dur"]) for span in host.steps}
+    facts["steps"] = len(facts["step_dur_ns"])
     return facts
 
 
@@ -248,8 +274,8 @@ def _properties(metadata: dict[str, Any]) -> list[dict[str, Any]]:
     return [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
 
 
-def _devices(rows: OpRows, facts: dict[str, Any], metadata: dict[str, Any], issues: Issues) -> list[Device]:
-    """The devices that did work, with their properties.
+def _devices(device_ids: list[str], facts: dict[str, Any], metadata: dict[str, Any], issues: Issues) -> list[Device]:
+    """Devices with their properties.
 
     ROCm numbers devices by node, so the number in an event may not be one of `deviceProperties`: then what all listed
     devices have in common is taken, and nothing where they differ.
@@ -258,7 +284,7 @@ def _devices(rows: OpRows, facts: dict[str, Any], metadata: dict[str, Any], issu
     by_id = {str(p.get("id")): p for p in properties}
     kind: DeviceKind = "accelerator" if _OTHER_ACCELERATORS & facts["by_cat"].keys() else "gpu"
     devices = []
-    for device_id in sorted(set(rows.values["device_id"])):
+    for device_id in sorted(device_ids):
         entry = by_id.get(device_id)
         if entry is None and properties:
             first = {k: v for k, v in properties[0].items() if k != "id"}
@@ -287,46 +313,54 @@ def _devices(rows: OpRows, facts: dict[str, Any], metadata: dict[str, Any], issu
     return devices
 
 
-def _host_frame(host: Host, shift: int) -> pl.DataFrame:
-    c = host.columns
-    texts = pl.Series([str(t) for t in host.texts], dtype=pl.String)
-    parent, corr = host.tree.parent, c["corr"]
-    kinds = sorted(set(host.kind.tolist()))
-    number = {kind: i for i, kind in enumerate(kinds)}
-    kind_ids = np.fromiter((number[k] for k in host.kind.tolist()), np.int32, len(host.kind))
+def _host_frame(spans: NDArray[Any], names: Names, shift: int) -> pl.DataFrame:
+    """The table `host_events` of some spans."""
     frame = pl.DataFrame(
         {
-            "event_id": c["order"],
-            "thread": pl.Series(host.threads, dtype=pl.String).gather(host.thread),
-            "kind": pl.Series(kinds, dtype=pl.String).gather(kind_ids),
-            "name": texts.gather(c["name"]),
-            "start_ns": c["start"] - shift,
-            "dur_ns": c["dur"],
-            "self_ns": host.tree.self_ns,
-            "parent_id": pl.Series(np.where(parent >= 0, c["order"][parent] if len(parent) else parent, -1)),
-            "correlation_id": pl.Series(corr),
-        }
+            "event_id": spans["order"],
+            "thread": texts(names.threads, spans["thread"]),
+            "kind": texts(names.kinds, spans["label"]),
+            "name": texts(names.names, spans["label"]),
+            "start_ns": spans["start"] - shift,
+            "dur_ns": spans["dur"],
+            "self_ns": spans["own"],
+            "parent_id": spans["parent"],
+            "correlation_id": spans["corr"],
+        },
+        schema=HOST_EVENTS,
     )
     return frame.with_columns(
         pl.when(pl.col(x) >= 0).then(pl.col(x)).otherwise(None).alias(x) for x in ("parent_id", "correlation_id")
-    ).cast(HOST_EVENTS)  # type: ignore[arg-type]
+    )
 
 
-def _step_marks(host: Host, shift: int) -> pl.DataFrame:
+def _step_marks(host: HostSide, names: Names, shift: int) -> pl.DataFrame:
     rows = [
         {
             "step": int(found[1]),
-            "start_ns": int(host.columns["start"][row]) - shift,
-            "dur_ns": int(host.columns["dur"][row]),
+            "start_ns": int(span["start"]) - shift,
+            "dur_ns": int(span["dur"]),
             "source": "profiler_step",
-            "thread": host.threads[host.thread[row]],
+            "thread": names.threads[span["thread"]],
         }
-        for row in np.flatnonzero(host.kind == "step").tolist()
-        if (found := _STEP.match(host.name(row)))
+        for span in host.steps
+        if (found := _STEP.match(names.names[span["label"]]))
     ]
     return pl.DataFrame(rows, schema=STEP_MARKS)
 
 
 def _counters(collected: Collector, shift: int) -> pl.DataFrame:
-    rows = [(device, name, at - shift, value) for device, name, at, value in collected.counters]
-    return pl.DataFrame(rows, schema=COUNTERS, orient="row")
+    """Memory of each device, two values a sample."""
+    samples = collected.samples()
+    values = np.stack([samples["allocated"], samples["reserved"]], axis=1).ravel()
+    told = values >= 0
+    n = len(samples["at"])
+    return pl.DataFrame(
+        {
+            "device_id": texts(list(collected.texts), np.repeat(samples["device"], 2)[told]),
+            "name": texts(["allocated_bytes", "reserved_bytes"], np.tile([0, 1], n)[told]),
+            "ts_ns": np.repeat(samples["at"], 2)[told] - shift,
+            "value": values[told].astype(np.float64),
+        },
+        schema=COUNTERS,
+    )

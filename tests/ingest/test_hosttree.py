@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracegap.ingest.hosttree import _nested, _outer_first, _overlapping, nest, pair
+from tracegap.ingest.hosttree import nest, pair
 
 
 def tree(spans: list[tuple[int, int, int]]):
@@ -52,28 +52,41 @@ def test_self_time_is_what_no_child_covers(raw: list[tuple[int, int, int]]) -> N
     assert all(p < 0 or place[p] < place[i] for i, p in enumerate(found.parent.tolist()))
 
 
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=12))
-def test_spans_that_nest_are_nested_by_depth_as_they_are_one_by_one(raw: list[tuple[int, int]]) -> None:
-    starts, lengths = np.array(raw, np.int64).reshape(-1, 2).T
-    order = _outer_first(starts, lengths)
-    starts, ends = starts[order], (starts + lengths)[order]
-    fast, (slow, _) = _nested(starts, ends), _overlapping(starts, ends)
-    crossing = any(a < c < b < d for a, b in zip(starts, ends, strict=True) for c, d in zip(starts, ends, strict=True))
-    assert (fast is None) == crossing
-    assert fast is None or fast.tolist() == slow.tolist()
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=12))
+def test_the_parent_is_the_last_before_that_holds_the_span(raw: list[tuple[int, int, int]]) -> None:
+    found = tree([(thread, start, start + length) for thread, start, length in raw])
+    order = sorted(range(len(raw)), key=lambda i: (raw[i][0], raw[i][1], -raw[i][2]))
+    assert found.order.tolist() == order
+    for at, i in enumerate(order):
+        thread, start, length = raw[i]
+        holders = [
+            j
+            for j in order[:at]
+            if raw[j][0] == thread and raw[j][1] + raw[j][2] >= start + length and raw[j][1] + raw[j][2] > start
+        ]
+        assert found.parent[i] == (holders[-1] if holders else -1)
 
 
-def test_a_long_thread_is_nested_in_parts_as_it_is_whole() -> None:
-    n = 300_000
-    starts = np.arange(n) * 10
-    lengths = np.full(n, 10)
-    lengths[::3] = 30  # holds the next two
-    lengths[0] = 1_500_000  # the first half lies in one span
-    found = nest(np.zeros(n, np.int64), starts, lengths)
-    outer = np.arange(n) // 3 * 3
-    expected = np.where(np.arange(n) % 3, outer, np.where(starts + lengths <= 1_500_000, 0, -1))
-    expected[0] = -1
-    assert found.parent.tolist() == expected.tolist()
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=12),
+    st.integers(0, 20),
+)
+def test_nested_in_two_parts_a_thread_is_the_same(raw: list[tuple[int, int]], cut: int) -> None:
+    """What is open at the cut stands in both parts, and is counted by its parent in the first."""
+    starts, lengths = np.array(raw, np.int64).T
+    threads = np.zeros(len(raw), np.int64)
+    whole = nest(threads, starts, lengths)
+    first = np.flatnonzero(starts < cut)
+    early = nest(threads[first], starts[first], lengths[first])
+    still_open = first[(starts + lengths)[first] > cut]
+    second = np.union1d(still_open, np.flatnonzero(starts >= cut))
+    late = nest(threads[second], starts[second], lengths[second], np.isin(second, still_open))
+    parent, covered = np.full(len(raw), -1), np.zeros(len(raw), np.int64)
+    for rows, part in ((first, early), (second, late)):
+        parent[rows] = np.where(part.parent >= 0, rows[part.parent], -1)
+        covered[rows] += lengths[rows] - part.self_ns
+    assert parent.tolist() == whole.parent.tolist()
+    assert (lengths - covered).tolist() == whole.self_ns.tolist()
 
 
 def pairs(events: list[tuple[int, str, str | None]]):

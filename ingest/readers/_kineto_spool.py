@@ -1,0 +1,68 @@
+"""Host spans of one file on their way: numbers in chunks, on disk when there are many of them."""
+
+import tempfile
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+IN_MEMORY_BYTES = 1 << 25
+"""So much of a spool is kept in memory before it goes to disk."""
+
+SPAN = np.dtype(
+    [
+        ("order", np.int64),  # event number
+        ("start", np.int64),
+        ("dur", np.int64),
+        ("corr", np.int64),
+        ("ext", np.int64),
+        ("seq", np.int64),
+        ("covered", np.int64),  # ns that children cover, as far as they are nested
+        ("label", np.int32),
+        ("thread", np.int32),
+        ("inputs", np.int32),
+        ("role", np.int8),
+        ("has_start", np.bool_),
+        ("old", np.bool_),  # nested before: it only waits for its end
+    ]
+)
+"""A span of a host thread."""
+
+DONE = np.dtype(
+    [(name, np.int64) for name in ("order", "start", "dur", "own", "parent", "corr")]
+    + [("label", np.int32), ("thread", np.int32)]
+)
+"""A nested span: own time in ns, event number of its parent."""
+
+
+class Spool:
+    """Chunks of rows of one type, kept in the order in which they come."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self.rows = 0
+        self._chunks: list[tuple[int, int]] = []  # place in the file and number of rows
+        self._file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, prefix="tracegap-")  # noqa: SIM115 (see below)
+        weakref.finalize(self, self._file.close)
+
+    def __len__(self) -> int:
+        """Number of chunks."""
+        return len(self._chunks)
+
+    def add(self, chunk: NDArray[Any]) -> None:
+        """Appends a chunk."""
+        self._chunks.append((self._file.seek(0, 2), len(chunk)))
+        self._file.write(chunk.tobytes())
+        self.rows += len(chunk)
+
+    def read(self, i: int) -> NDArray[Any]:
+        """Chunk `i`; it can be changed."""
+        place, rows = self._chunks[i]
+        self._file.seek(place)
+        return np.frombuffer(bytearray(self._file.read(rows * self.dtype.itemsize)), self.dtype)
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """All chunks in turn."""
+        return (self.read(i) for i in range(len(self)))
