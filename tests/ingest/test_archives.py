@@ -10,7 +10,7 @@ import zipfile
 import pytest
 import zstandard
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracegap.flows.cli import cli
@@ -125,6 +125,7 @@ def test_a_report_beside_its_export_is_left_in_archives_too(tmp_path):
     assert [m.shown for m in archives.unpacked(path, "a.zip")] == ["a.zip!/r.sqlite", "a.zip!/alone.nsys-rep"]
 
 
+@settings(max_examples=30)
 @given(
     names=st.lists(st.lists(st.text("ab .-é", min_size=1, max_size=8), min_size=1, max_size=3), min_size=1, max_size=5),
     form=st.sampled_from(sorted(FORMS)),
