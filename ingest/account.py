@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from tracegap.ingest.intervals import Cover, Floats, Ints, apportion, cut, gaps, sorted_unique
+from tracegap.ingest.intervals import Cover, Floats, Ints, apportion, cut, gaps, sorted_unique, sums_by
 from tracegap.models.ops import STATE_OF_CLASS, State
 
 WORK_STATES = (State.COMPUTE, State.EXPOSED_COMM, State.EXPOSED_COPY)
 """States with work, first wins."""
 WAITS = ("input", "sync")
 """Kinds of host events in which a thread waits."""
+_LAST = np.iinfo(np.int64).max
 OUTSIDE = -1
 """Window index of what lies in no step window."""
 
@@ -33,12 +35,10 @@ class Timeline:
 
     points: Ints
     """Boundaries of the pieces, shape [p + 1]."""
-    state: Ints
-    """State of each piece: index into WORK_STATES, or len(WORK_STATES) for idle, shape [p]."""
     own: Floats
     """By work state: time that one operation of the state owns up to each boundary, shape [3, p + 1], ns."""
     spent: Ints
-    """By state, idle last: time up to each boundary, shape [4, p + 1], ns."""
+    """By work state: time up to each boundary, shape [3, p + 1], ns."""
 
     @classmethod
     def of(cls, starts: Ints, ends: Ints, states: Ints, cuts: Ints) -> "Timeline":
@@ -59,10 +59,9 @@ class Timeline:
         busy = running > 0
         state = np.where(busy.any(axis=0), busy.argmax(axis=0), len(WORK_STATES))
         length = np.diff(points)
-        kinds = np.arange(len(WORK_STATES) + 1)[:, None]
-        spent = np.where(state == kinds, length, 0)
-        own = spent[:-1] / np.maximum(running, 1)
-        return cls(points, state, _from_zero(own), _from_zero(spent))
+        spent = np.where(state == np.arange(len(WORK_STATES))[:, None], length, 0)
+        own = spent / np.maximum(running, 1)
+        return cls(points, _from_zero(own), _from_zero(spent))
 
     def at(self, instants: Ints) -> Ints:
         """Index of the boundary at or before each instant."""
@@ -82,7 +81,7 @@ class Timeline:
         return np.where(exact, low, low + part * (self.own[states, j] - low))
 
     def states_within(self, starts: Ints, ends: Ints) -> Ints:
-        """Time in each state, idle last, inside windows that end on boundaries, shape [4, n], ns."""
+        """Time in each work state inside windows that end on boundaries, shape [3, n], ns."""
         inside: Ints = self.spent[:, self.at(ends)] - self.spent[:, self.at(starts)]
         return inside
 
@@ -120,17 +119,49 @@ class Shares:
     """Duration of the piece, shape [m]."""
     share_ns: Ints
     """Share of the piece; over the pieces of a state in a window they add up to the time of that state."""
+    times: Ints
+    """Time in each state, idle last, of each window, shape [4, w]."""
 
 
-def shares(line: Timeline, starts: Ints, ends: Ints, states: Ints, windows: Windows) -> Shares:
-    """Cuts operations at the ends of windows and shares each instant of a state out equally."""
-    edges, tile_window = windows.tiles(int(line.points[0]), int(line.points[-1]))
+def lone(starts: Ints, ends: Ints) -> NDArray[np.bool_]:
+    """Which operations overlap no other: each owns all of its time."""
+    order = np.argsort(starts, kind="stable")
+    first, reach = starts[order], np.maximum.accumulate(ends[order])
+    apart = np.ones(len(starts) + 1, dtype=bool)  # before each, and after the last
+    apart[1:-1] = first[1:] >= reach[:-1]
+    alone = np.empty(len(starts), dtype=bool)
+    alone[order] = apart[:-1] & apart[1:]
+    return alone
+
+
+def shares(starts: Ints, ends: Ints, states: Ints, windows: Windows) -> Shares:
+    """Cuts operations [start, end) at the ends of windows and shares each instant of a state out equally.
+
+    Only what overlaps needs the timeline; on most devices that is little.
+    """
+    edges, tile_window = windows.tiles(
+        int(min(starts.min(initial=_LAST), windows.starts.min(initial=_LAST))),
+        int(max(ends.max(initial=-_LAST), windows.ends.max(initial=-_LAST))),
+    )
     pieces = cut(starts, ends, edges)
-    state = states[pieces.of]
-    parts = line.own_time(pieces.begin, pieces.end, state)
-    totals = line.states_within(edges[:-1], edges[1:])[:-1].T.ravel()
-    share = apportion(parts, pieces.tile * len(WORK_STATES) + state, totals)
-    return Shares(pieces.of, tile_window[pieces.tile], pieces.end - pieces.begin, share)
+    dur = pieces.end - pieces.begin
+    group = pieces.tile * len(WORK_STATES) + states[pieces.of]
+    size = len(tile_window) * len(WORK_STATES)
+    share = dur.copy()
+    crowd = ~lone(starts, ends)
+    if crowd.any():
+        line = Timeline.of(starts[crowd], ends[crowd], states[crowd], edges)
+        mine = np.flatnonzero(crowd[pieces.of])
+        parts = line.own_time(pieces.begin[mine], pieces.end[mine], states[pieces.of[mine]])
+        totals = line.states_within(edges[:-1], edges[1:]).T.ravel()
+        share[mine] = apportion(parts, group[mine], np.resize(totals, size))
+    window = tile_window[pieces.tile]
+    worked = sums_by(group, share, size).reshape(-1, len(WORK_STATES))
+    times = np.zeros((len(WORK_STATES) + 1, len(windows.starts)), dtype=np.int64)
+    inside = tile_window != OUTSIDE
+    times[:-1, tile_window[inside]] = worked[inside].T
+    times[-1] = windows.ends - windows.starts - times.sum(axis=0)
+    return Shares(pieces.of, window, dur, share, times)
 
 
 IDLE_CAUSES = ("idle_host_ns", "idle_sync_ns", "idle_input_ns", "idle_gap_ns", "idle_unknown_ns")

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from tracegap.ingest import account, manifest, steps, store
-from tracegap.ingest.intervals import Cover
+from tracegap.ingest.intervals import Cover, sums_by
 from tracegap.ingest.trace import HOST_EVENTS, Device, Trace
 from tracegap.models import hardware
 from tracegap.models.ops import State
@@ -36,26 +36,8 @@ def store_trace(
 
     `part` goes before the manifest's hardware.
     """
-    held = []
-    for batch in trace.host_batches():
-        store.insert(con, "host_events", batch, trace_id=trace_id)
-        held.append(batch.filter(pl.col("kind").is_in(account.WAITS)).cast(HOST_EVENTS))  # type: ignore[arg-type]
-    waits = pl.concat(held)
-    devices = {d.device_id: d for d in trace.devices}
-    stored = 0
-    for device_id, ops in trace.by_device():
-        device = devices[device_id]
-        rank = device.ordinal if device.ordinal is not None else trace.rank
-        accounted = account_device(ops, trace, device_id, waits)
-        stored += len(ops)
-        del ops  # the next device's are made while the loop still holds these
-        store.insert(con, "ops", accounted.ops, trace_id=trace_id)
-        store.insert(con, "op_windows", accounted.op_windows, trace_id=trace_id, device_id=device_id)
-        store.insert(con, "steps", accounted.steps, trace_id=trace_id, device_id=device_id, rank=rank, run_id=run_id)
-        comm = trace.collectives.join(accounted.comm, on="op_id", how="inner")
-        store.insert(con, "collectives", comm, trace_id=trace_id, device_id=device_id, rank=rank)
-        del accounted, comm
-    store.insert(con, "counters", trace.counters, trace_id=trace_id)
+    with store.Appender(con) as out:
+        stored = _put_tables(out, trace, trace_id, run_id)
     for device in trace.devices:
         _put_device(con, trace_id, device, part or (described.hardware if described else None))
     _put_run(con, run_id, trace, described)
@@ -70,6 +52,31 @@ def store_trace(
             "ingested_at": store.now(),
         },
     )  # fmt: skip
+    return stored
+
+
+def _put_tables(out: store.Appender, trace: Trace, trace_id: str, run_id: str) -> int:
+    """Host events, and the account of each device in turn; the number of operations."""
+    held = []
+    for batch in trace.host_batches():
+        out.add("host_events", batch, trace_id=trace_id)
+        held.append(batch.filter(pl.col("kind").is_in(account.WAITS)).cast(HOST_EVENTS))  # type: ignore[arg-type]
+    waits = pl.concat(held)
+    devices = {d.device_id: d for d in trace.devices}
+    stored = 0
+    for device_id, ops in trace.by_device():
+        device = devices[device_id]
+        rank = device.ordinal if device.ordinal is not None else trace.rank
+        accounted = account_device(ops, trace, device_id, waits)
+        stored += len(ops)
+        del ops  # the next device's are made while the loop still holds these
+        out.add("ops", accounted.ops, trace_id=trace_id)
+        out.add("op_windows", accounted.op_windows, trace_id=trace_id, device_id=device_id)
+        out.add("steps", accounted.steps, trace_id=trace_id, device_id=device_id, rank=rank, run_id=run_id)
+        comm = trace.collectives.join(accounted.comm, on="op_id", how="inner")
+        out.add("collectives", comm, trace_id=trace_id, device_id=device_id, rank=rank)
+        del accounted, comm
+    out.add("counters", trace.counters, trace_id=trace_id)
     return stored
 
 
@@ -88,7 +95,7 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
     """Windows, states, shares and idle causes of one device; `waits` are the host's spans of waiting."""
     marks = steps.marks_of(trace.step_marks, device_id)
     ops = steps.assign(ops, marks, trace.issues)
-    found = steps.windows_of(ops, marks, trace.issues)
+    found = steps.windows_of(ops.select(*steps.NEEDED), marks, trace.issues)
     if found is None:
         raise ValueError(f"device {device_id} has no operation")
     starts = ops["start_ns"].to_numpy()
@@ -98,10 +105,8 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
     if found.source == steps.INFERRED:
         at = np.searchsorted(windows.starts, starts, side="right") - 1
         ops = ops.with_columns(step=pl.Series(at).replace(-1, None).cast(pl.Int64))
-    line = account.Timeline.of(starts, ends, states, np.concatenate((windows.starts, windows.ends)))
-    shares = account.shares(line, starts, ends, states, windows)
-    share_ns = np.zeros(len(ops), dtype=np.int64)
-    np.add.at(share_ns, shares.op, shares.share_ns)
+    shares = account.shares(starts, ends, states, windows)
+    share_ns = sums_by(shares.op, shares.share_ns, len(ops))
     inside = shares.window != account.OUTSIDE
     state_names = pl.Series([s.value for s in account.WORK_STATES], dtype=pl.Categorical)
     op_windows = pl.DataFrame(
@@ -113,7 +118,6 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
             "share_ns": shares.share_ns[inside],
         }
     )
-    times = line.states_within(windows.starts, windows.ends)
     thread = marks["thread"].drop_nulls()
     idle = account.idle_by_cause(ops, windows, waits, str(thread[0]) if len(thread) else None)
     step_rows = pl.DataFrame(
@@ -125,7 +129,7 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
             "complete": [r is None for r in found.incomplete],
             "incomplete_reason": pl.Series(found.incomplete, dtype=pl.String),
             "kernels": found.kernels,
-            **{f"{s.value}_ns": times[i] for i, s in enumerate((*account.WORK_STATES, State.IDLE))},
+            **{f"{s.value}_ns": shares.times[i] for i, s in enumerate((*account.WORK_STATES, State.IDLE))},
             **idle,
         }
     )

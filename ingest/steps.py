@@ -11,6 +11,8 @@ from tracegap.models.ops import OpClass
 
 NO_KERNEL = [OpClass.COPY.value, OpClass.MEMSET.value]
 """Classes that open no window: inputs are prefetched a step ahead."""
+NEEDED = ("op_id", "name", "op_class", "start_ns", "dur_ns", "step", "launch_ns")
+"""Columns of operations that `windows_of` looks at."""
 WHOLE_TRACE = "whole_trace"
 INFERRED = "inferred"
 _CANDIDATES = 8  # names that are tried as the mark of a period

@@ -7,10 +7,12 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import polars as pl
 
 from tracegap.ingest.errors import StoreBusy, StoreError
@@ -18,6 +20,8 @@ from tracegap.ingest.schema import BY_NAME, OF_TRACE, SCHEMA_VERSION, TABLES
 
 DEFAULT_STORE = "tracegap.duckdb"
 """Used where neither an argument nor TRACEGAP_STORE names a store."""
+_ROW_GROUP = 122_880  # rows that DuckDB compresses together
+_UNDER_WAY = 3  # frames that wait to be stored: the tables of a device
 _COMPATIBILITY = {"storage_compatibility_version": "v1.2.0"}  # DuckDB 1.5 and 2.0 read each other's files
 SQL_DIR = Path(__file__).parent / "sql"
 
@@ -104,13 +108,66 @@ def _check_version(con: duckdb.DuckDBPyConnection, file: Path, read_only: bool) 
         )
 
 
-def insert(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame, **same: str | int | None) -> None:
-    """Appends a frame; its columns are a subset of those of the table, the others become NULL. `same`: for all rows."""
+def insert(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> None:
+    """Appends a frame; its columns are a subset of those of the table, the others become NULL."""
     if len(frame):
         source = _Arrow(frame)  # found by name through DuckDB's replacement scan
-        columns = "".join(f", ? as {name}" for name in same)
-        con.execute(f"insert into {table} by name select *{columns} from source", list(same.values())).fetchall()
+        con.execute(f"insert into {table} by name select * from source").fetchall()
         del source
+
+
+class Appender:
+    """Appends frames to tables on a thread of its own, so that the next frame is made meanwhile.
+
+    Rows go in whole row groups, what is left over waits for the next frame of its table: DuckDB would write a group
+    that one statement begins and another one fills twice. Until the block ends the connection must not be used.
+    """
+
+    def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
+        """Into the tables of a store."""
+        self._con = con
+        self._left: dict[str, pl.DataFrame] = {}
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self._running: list[Future[None]] = []
+
+    def __enter__(self) -> "Appender":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._wait()
+                for table, frame in self._left.items():
+                    self._submit(table, frame)
+                self._wait()
+        finally:
+            self._thread.shutdown()
+
+    def add(self, table: str, frame: pl.DataFrame, **same: str | int | None) -> None:
+        """Appends a frame as `insert` does; `same` are columns with one value for all its rows.
+
+        At most a batch of the same table is under way: this waits for it.
+        """
+        if not len(frame):
+            return
+        kinds = {str: pl.Categorical(), int: pl.Int64(), type(None): pl.Int64()}
+        frame = frame.with_columns(pl.lit(value, dtype=kinds[type(value)]).alias(name) for name, value in same.items())
+        if table in self._left:
+            frame = pl.concat([self._left.pop(table), frame], how="vertical_relaxed")
+        whole = len(frame) // _ROW_GROUP * _ROW_GROUP
+        if whole < len(frame):
+            self._left[table] = frame[np.arange(whole, len(frame))]  # copies: a slice would hold the whole frame
+        if whole:
+            self._submit(table, frame[:whole])
+
+    def _submit(self, table: str, frame: pl.DataFrame) -> None:
+        if len(self._running) == _UNDER_WAY:
+            self._running.pop(0).result()
+        self._running.append(self._thread.submit(insert, self._con, table, frame))
+
+    def _wait(self) -> None:
+        while self._running:
+            self._running.pop(0).result()
 
 
 def insert_row(con: duckdb.DuckDBPyConnection, table: str, row: Mapping[str, Any]) -> None:
@@ -145,7 +202,10 @@ def now() -> datetime.datetime:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
+    """SHA-256 of a file, hexadecimal; of a folder, that of the hashes of its files in order of name."""
+    if path.is_dir():
+        hashes = [sha256_of(file) for file in sorted(path.iterdir()) if file.is_file()]
+        return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
     with path.open("rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 

@@ -80,9 +80,8 @@ def test_states_and_shares_against_a_walk(ops, edges):
     windows = account.Windows(np.array(edges[:-1], dtype=np.int64), np.array(edges[1:], dtype=np.int64))
     starts, ends = arrays([span for span, _ in ops])
     states = np.array([s for _, s in ops], dtype=np.int64)
-    line = account.Timeline.of(starts, ends, states, np.concatenate((windows.starts, windows.ends)))
-    got = account.shares(line, starts, ends, states, windows)
-    times = line.states_within(windows.starts, windows.ends)
+    got = account.shares(starts, ends, states, windows)
+    times = got.times
     assert times.sum(axis=0).tolist() == np.diff(edges).tolist()
 
     for w, (lo, hi) in enumerate(itertools.pairwise(edges)):

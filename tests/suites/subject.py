@@ -154,8 +154,8 @@ class Subject:
         total = np.zeros(len(account.WORK_STATES) + 1, dtype=np.int64)
         for _, ops in self.ops.group_by("trace_id", "device_id"):
             starts, ends = spans(ops)
-            line = account.Timeline.of(starts, ends, account.states_of(ops["op_class"]), np.empty(0, dtype=np.int64))
-            total += line.states_within(starts.min(keepdims=True), ends.max(keepdims=True))[:, 0]
+            whole = account.Windows(starts.min(keepdims=True), ends.max(keepdims=True))
+            total += account.shares(starts, ends, account.states_of(ops["op_class"]), whole).times[:, 0]
         return dict(zip(("compute", "exposed_comm", "exposed_copy", "idle"), total.tolist(), strict=True))
 
 
