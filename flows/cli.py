@@ -432,14 +432,12 @@ def view(run: str, out: Path, store: Path | None, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option(
-    "--source", required=True, type=click.Path(path_type=Path, exists=True, file_okay=False), help="Folder of traces."
-)
+@click.option("--source", required=True, help="Folder of traces, or the URL of one (s3://, gs://, https://, ...).")
 @click.option("--publish", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder of the pages.")
 @_store_option
 @_json_option
 @click.pass_context
-def nightly(ctx: click.Context, source: Path, publish: Path, store: Path | None, as_json: bool) -> None:
+def nightly(ctx: click.Context, source: str, publish: Path, store: Path | None, as_json: bool) -> None:
     """Find new traces, ingest them, publish a page for each run and an index: a Prefect flow.
 
     Example: tracegap nightly --source /data/traces --publish /srv/www/tracegap

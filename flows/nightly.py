@@ -26,6 +26,8 @@ from prefect.settings import (
 from tracegap.flows import round as rounds
 from tracegap.flows.round import Found, Published, Round
 from tracegap.ingest.pipeline import Ingested
+from tracegap.ingest.remote import is_url, without_credentials
+from tracegap.ingest.sources import Source
 from tracegap.models.errors import TracegapError
 
 DELAYS_S = [10.0, 60.0, 300.0]
@@ -45,16 +47,16 @@ _step = task(
 
 
 @_step
-def discover(source: Path, settle_s: float) -> Found:
+def discover(source: str | Path, settle_s: float) -> Found:
     """See `flows.round.discover`."""
     return rounds.discover(source, settle_s)
 
 
 @_step
-def ingest(store: Path, paths: list[Path]) -> list[Ingested]:
+def ingest(store: Path, found: list[Source]) -> list[Ingested]:
     """See `flows.round.ingest`."""
     logger = get_run_logger()
-    return rounds.ingest(store, paths, progress=lambda path: logger.info("reading %s", path))
+    return rounds.ingest(store, found, progress=lambda source: logger.info("reading %s", source))
 
 
 @_step
@@ -70,11 +72,11 @@ def publish(store: Path, folder: Path) -> Published:
 
 
 @flow(name="nightly", validate_parameters=True)
-def nightly(source: Path, publish_to: Path, store: Path, settle_s: float = 0.0) -> Round:
+def nightly(source: str | Path, publish_to: Path, store: Path, settle_s: float = 0.0) -> Round:
     """Finds new traces, stores them, joins them with theory, publishes pages and says what changed.
 
     Args:
-        source: folder of traces.
+        source: folder of traces, or the URL of one; without credentials, since Prefect keeps it.
         publish_to: folder of the pages.
         store: the store.
         settle_s: a file written to less than this many seconds ago is left for the next round.
@@ -89,10 +91,24 @@ def nightly(source: Path, publish_to: Path, store: Path, settle_s: float = 0.0) 
     return done
 
 
-def run_nightly(source: Path, publish_to: Path, store: Path, *, settle_s: float = 0.0) -> Round:
-    """Runs the flow here and now; Prefect's log is shown on a terminal and only its warnings in a pipe."""
+def run_nightly(source: str | Path, publish_to: Path, store: Path, *, settle_s: float = 0.0) -> Round:
+    """Runs the flow here and now; Prefect's log is shown on a terminal and only its warnings in a pipe.
+
+    Raises:
+        TracegapError: there is no such folder, or its URL has credentials.
+    """
+    _check(source)
     if not sys.stderr.isatty() and "PREFECT_LOGGING_LEVEL" not in os.environ:
         logging.getLogger("prefect").setLevel(logging.WARNING)
     updates = {PREFECT_SERVER_ANALYTICS_ENABLED: False, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120}
     with temporary_settings(updates=updates):
         return nightly(source, publish_to, store, settle_s)
+
+
+def _check(source: str | Path) -> None:
+    if not (isinstance(source, str) and is_url(source)):
+        if not Path(source).is_dir():
+            raise TracegapError(f"{source}: no such folder")
+    elif (shown := without_credentials(source)) != source:
+        where = "give them as docs/sources.md says"
+        raise TracegapError(f"{shown}: the URL has credentials or a query, which Prefect would keep; {where}")

@@ -1,4 +1,4 @@
-"""One round over a folder of traces: find them, ingest what is new, join it with theory, publish what changed.
+"""One round over a folder or bucket of traces: find them, ingest what is new, join it with theory, publish what changed.
 
 Plain functions; `flows.nightly` runs them as a Prefect flow. What is still to do is read off the store and the
 published folder, never remembered: a round that was cut off is finished by the next one, and one that finds nothing new
@@ -15,7 +15,9 @@ from typing import Any
 
 import duckdb
 
-from tracegap.ingest.pipeline import Ingested, find_traces, ingest_paths
+from tracegap.ingest import sources
+from tracegap.ingest.pipeline import Ingested, ingest_paths
+from tracegap.ingest.sources import Source
 from tracegap.ingest.store import open_store
 from tracegap.models.errors import TracegapError
 from tracegap.models.units import human_ns
@@ -31,8 +33,8 @@ REMEMBERED = 14
 class Found:
     """What lies in the folder."""
 
-    settled: list[Path]
-    """Trace files that nobody has written to lately, in order of name."""
+    settled: list[Source]
+    """Trace files that nobody has written to lately, in order of name; objects of a bucket appear whole."""
     growing: list[Path]
     """Those that may still be written to: left for the next round."""
 
@@ -69,7 +71,7 @@ class Published:
 class Round:
     """What became of one round."""
 
-    source: Path
+    source: str | Path
     ingested: list[Ingested]
     published: Published
     growing: list[Path] = field(default_factory=list)
@@ -138,32 +140,35 @@ def _plural(n: int, what: str) -> str:
     return f"{n} {what}" + ("" if n == 1 else "s")
 
 
-def discover(source: Path, settle_s: float = 0.0) -> Found:
+def discover(source: str | Path, settle_s: float = 0.0) -> Found:
     """Looks for trace files in a folder and all folders in it.
 
     Args:
-        source: the folder.
+        source: the folder, or the URL of one.
         settle_s: a file that was written to less than this many seconds ago is left for the next round.
 
     Raises:
-        TracegapError: there is no such folder.
+        TracegapError: there is no such folder, or its server fails.
     """
-    settled: list[Path] = []
+    settled: list[Source] = []
     growing: list[Path] = []
-    for path in find_traces([source]):
-        still = settle_s <= 0 or time.time() - path.stat().st_mtime >= settle_s
-        (settled if still else growing).append(path)
+    for found in sources.find([source]):
+        if isinstance(found, Path) and settle_s > 0 and time.time() - found.stat().st_mtime < settle_s:
+            growing.append(found)
+        else:
+            settled.append(found)
     return Found(settled=settled, growing=growing)
 
 
-def ingest(store: Path, paths: Iterable[Path], progress: Callable[[Path], None] = lambda _: None) -> list[Ingested]:
+def ingest(store: Path, found: Iterable[Source], progress: Callable[[Source], None] = lambda _: None) -> list[Ingested]:
     """Ingests files; the content that the store has is skipped, the file that fails is named in the result.
 
     The store is opened once a folder, so that others get at it in between.
     """
     results: list[Ingested] = []
-    for _, group in itertools.groupby(paths, key=lambda p: p.parent):
-        there = [p for p in group if p.exists()]  # a file may have been moved away since it was found
+    for _, group in itertools.groupby(found, key=lambda s: str(s).rpartition("/")[0]):
+        # a file may have been moved away since it was found
+        there = [s for s in group if not isinstance(s, Path) or s.exists()]
         with open_store(store) as con:
             results += ingest_paths(con, there, progress=progress)
     return results

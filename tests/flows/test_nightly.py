@@ -76,3 +76,17 @@ def test_the_flow_run_twice_over_two_traces_and_a_foreign_file(tmp_path):
     assert second.lines()[0] == f"nothing new in {source}: 2 traces already in the store"
     assert second.published.pages == {}
     assert [i.path for i in first.failed] == [i.path for i in second.failed] == [str(source / "c.json")]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("s3://AK:s3kr1t77@bucket/run/", "s3://bucket/run/: the URL has credentials"),
+        ("https://host/run/?sig=s3kr1t77", "https://host/run/: the URL has credentials"),
+        ("/no/such/folder", "/no/such/folder: no such folder"),
+    ],
+)
+def test_prefect_never_gets_to_see_credentials_or_a_folder_that_is_not_there(source, said, tmp_path):
+    with pytest.raises(TracegapError, match=said) as error:
+        nightly.run_nightly(source, tmp_path / "site", tmp_path / "s.duckdb")
+    assert "s3kr1t77" not in str(error.value)

@@ -148,3 +148,16 @@ def test_the_store_is_free_again_after_each_part(source, tmp_path):
     one_round(source, tmp_path)
     with open_store(tmp_path / "s.duckdb", wait_s=0) as con:
         assert con.execute("select count(*) from traces").fetchall() == [(1,)]
+
+
+def test_a_bucket_is_a_folder(source, tmp_path):
+    import fsspec
+
+    bucket = fsspec.filesystem("memory")
+    bucket.put(str(source), "/bucket", recursive=True)
+    first = one_round("memory://bucket/", tmp_path)
+    again = one_round("memory://bucket/", tmp_path)
+    bucket.rm("/bucket", recursive=True)
+    assert first.as_dict()["new"] == ["memory://bucket/mon/trace.json"]
+    assert list(first.published.pages) == ["j/mon"]
+    assert again.lines()[0] == "nothing new in memory://bucket/: 1 trace already in the store"
