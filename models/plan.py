@@ -1,53 +1,26 @@
 """What a training step must take on a mesh of devices, before anything ran: memory, arithmetic, traffic of each axis.
 
-An estimate for choosing a mesh, made of the same formulas as the gap: mixed-precision AdamW, fused attention (scores
-are never stored), norms and dropout split with the tensor axis, one-forward-one-backward pipeline, equal stages.
+Made of the same formulas as the gap. `lower_ns` lets everything overlap at peak rates, `upper_ns` lets nothing overlap
+at the rates that matrix products reach in practice, and `predicted_ns` lies between: each collective hides behind what
+`traffic` says can run meanwhile, and no further.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil, prod
+from dataclasses import dataclass, fields, replace
+from math import ceil
 
-from tracegap.models import collectives
-from tracegap.models.architecture import Model
+from tracegap.models import collectives, footprint, published, schedules
+from tracegap.models.architecture import MLP_MATRICES, Model
 from tracegap.models.errors import NoFormula
+from tracegap.models.footprint import Memory
 from tracegap.models.hardware import Chip
 from tracegap.models.memory import OPTIMIZER_BYTES
-from tracegap.models.ops import DTYPE_BYTES, CollectiveKind
-from tracegap.models.parallelism import pp_bubble_over_ideal
-from tracegap.models.transformer import forward_flops, saved_values_per_token
+from tracegap.models.mesh import Links, Sizes, sizes
+from tracegap.models.ops import CollectiveKind
+from tracegap.models.recipe import Recipe, Step
+from tracegap.models.traffic import Message, messages
+from tracegap.models.transformer import attention_flops_per_token, forward_flops, train_flops
 from tracegap.models.units import ns
-
-AXES = {
-    "data": "data",
-    "dp": "data",
-    "replica": "data",
-    "fsdp": "fsdp",
-    "tensor": "tensor",
-    "tp": "tensor",
-    "model": "tensor",
-    "pipeline": "pipeline",
-    "pp": "pipeline",
-    "stage": "pipeline",
-}
-"""What an axis of a mesh does, by its name: `data` replicates all states, `fsdp` shards them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Bytes on the fullest device."""
-
-    weights: float
-    gradients: float
-    optimizer: float
-    """fp32 master weights and two moments."""
-    activations: float
-    """Kept for backward, with the logits where one device has both ends of the model."""
-
-    @property
-    def total(self) -> float:
-        """All of it; contexts, workspaces and fragmentation come on top."""
-        return self.weights + self.gradients + self.optimizer + self.activations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +28,7 @@ class Traffic:
     """Collectives of one kind on one axis, in a step, of one device."""
 
     axis: str
-    """Name of the axis in the mesh."""
+    """Name of the axis in the mesh; several joined by "+" where a group spreads over them."""
     ranks: int
     collective: CollectiveKind
     calls: int
@@ -63,6 +36,10 @@ class Traffic:
     """Of one call, as nccl-tests count it."""
     total_ns: int
     """Of all calls, by the collective model."""
+    exposed_ns: int
+    """Of that, what is predicted not to hide."""
+    behind: str
+    """What can run meanwhile; empty: nothing."""
     fabric: str
     """The links assumed."""
 
@@ -71,32 +48,54 @@ class Traffic:
 class Plan:
     """Bounds of a step on a mesh."""
 
+    mesh: dict[str, int]
     devices: int
     microbatches: int
     tokens_per_microbatch: float
-    """Of one replica."""
+    """Of one device, before the tensor axis."""
     params: int
     memory: Memory
     memory_bytes: float | None
     """Of a device as sold; None where the catalogue does not know it."""
+    model_flops: float
+    """Of a step on all devices, without recomputation."""
     flops_per_device: float
-    """Done in a step, recomputation included."""
+    """Done in a step, recomputation and padding included, mean over devices."""
     compute_ns: int
-    """Arithmetic at the dense peak of the model's dtype."""
+    """Arithmetic of the longest stage at the dense peak of the model's dtype."""
+    hbm_ns: int
+    """Reading the weights in each pass and writing and reading the activations, at the memory's rate."""
+    optimizer_ns: int
+    """Updating the weights, bound by the memory, or by the host's link where the optimizer lies there."""
     bubble_ns: int
-    """What a pipeline idles besides."""
+    """What a pipeline idles besides, at peak."""
+    reachable_share: float
+    """Of the peak, what matrix products of good shape reach on this part (published); 1 where nobody says."""
     traffic: tuple[Traffic, ...]
     lower_ns: int
-    """All communication hides: the longest of compute with bubble and the traffic of an axis."""
+    """All communication hides: the longest of compute with bubble and optimizer and the traffic of an axis."""
+    predicted_ns: int
+    """Compute at the reachable rate, with what communication cannot hide."""
     upper_ns: int
-    """None hides."""
+    """Compute at the reachable rate, and nothing hides."""
     bound: str
-    """`compute`, or the axis whose traffic takes longer."""
+    """`compute`, `memory`, or the axis whose traffic takes longer."""
+    peak_flops_per_s: float
+    """Of a device."""
 
     @property
     def fits(self) -> bool | None:
         """Whether the states and activations fit into a device; None where its memory is not known."""
         return None if self.memory_bytes is None else self.memory.total <= self.memory_bytes
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation to expect: attention counted with its mask."""
+        return self.mfu_at(self.predicted_ns)
+
+    def mfu_at(self, step_ns: float) -> float:
+        """Model FLOPs utilisation of a step that takes so long."""
+        return self.model_flops / (self.devices * self.peak_flops_per_s * step_ns / 1e9)
 
     def axis_ns(self, axis: str) -> int:
         """Time of all traffic of an axis."""
@@ -108,119 +107,232 @@ def plan(
     chip: Chip,
     mesh: Mapping[str, int],
     tokens_per_step: int,
+    recipe: Recipe | None = None,
     *,
-    microbatches: int | None = None,
-    recompute: bool = False,
     ranks_per_domain: int | None = None,
     torus: Sequence[int] | None = None,
     wrap: Sequence[bool] | None = None,
+    links: Links | None = None,
 ) -> Plan:
     """Bounds of a training step.
 
-    `mesh` gives the size of each axis, a name of AXES, the last one fastest over the ranks. By default a pipeline gets
-    a microbatch a sequence and anything else one a step. `recompute` keeps only the input of each layer and does its
-    forward pass twice; the output head is not done again. Ranks sit as `collectives.fabric_for` says.
+    `mesh` gives the size of each axis, a name of mesh.AXES, the last one fastest over the ranks. Ranks sit as
+    `collectives.fabric_for` says. `links` may be shared by plans of the same devices; it goes before the three others.
+    A model with towers needs `plan_towers`.
 
     Raises NoFormula where an axis, the sequence length, a peak or a link rate is not known.
     """
-    size = _sizes(mesh)
-    peak = chip.device_flops_per_s(model.dtype)
+    recipe = recipe or Recipe()
+    links = links or Links(chip=chip, ranks_per_domain=ranks_per_domain, torus=torus, wrap=wrap)
+    size = sizes(mesh)
+    peak = _peak(chip, model.dtype)
+    microbatches = recipe.microbatches or default_microbatches(model, size, tokens_per_step)
+    if recipe.schedule == "interleaved" and microbatches % size.pipeline:
+        raise NoFormula(
+            f"an interleaved pipeline of {size.pipeline} needs a multiple of that, not {microbatches} microbatches"
+        )
+    tokens = tokens_per_step / size.token_ways / microbatches
+    own = replace(model, towers=()) if model.towers else model
+    step = Step(model=own, mesh=mesh, size=size, recipe=recipe, tokens=tokens, microbatches=microbatches)
+
+    executed = executed_flops(own, tokens_per_step, recipe)
+    compute_s = executed * _longest_stage(own, size) / size.devices / peak
+    context_bytes = footprint.GPU_CONTEXT_BYTES if chip.kind == "gpu" else 0.0
+    hbm_s = _hbm_bytes(step) / chip.device_hbm_bytes_per_s
+    optimizer_s = _optimizer_s(step, chip)
+    share = published.reachable_share(chip.id, model.dtype) or 1.0
+    idle = schedules.get(recipe.schedule).bubble_over_ideal(size.pipeline, microbatches, recipe.virtual_stages)
+
+    busy_s = max(compute_s, hbm_s)
+    real_s = max(compute_s / share, hbm_s)
+    attention = attention_flops_per_token(own) / (forward_flops(own, tokens_per_step).total / tokens_per_step)
+    room = {
+        "backward": ns(real_s * 2 / 3),
+        "layers": ns(real_s),
+        "attention": ns(real_s * attention),
+        "microbatches": ns(real_s),
+    }
+    traffic = tuple(_timed(messages(step), step, links, room))
+    exposed_ns = sum(item.exposed_ns for item in traffic)
+    terms = {"compute": ns(busy_s * (1 + idle)) + ns(optimizer_s)}
+    for item in traffic:
+        terms[item.axis] = terms.get(item.axis, 0) + item.total_ns
+    longest = max(terms, key=lambda term: terms[term])
+    total_ns = sum(item.total_ns for item in traffic)
+    # Collectives inside a layer delay the stages that wait for it as arithmetic does
+    inside_ns = sum(item.exposed_ns for item in traffic if not item.behind)
+    return Plan(
+        mesh=dict(mesh),
+        devices=size.devices,
+        microbatches=microbatches,
+        tokens_per_microbatch=tokens,
+        params=own.params,
+        memory=footprint.memory(step, context_bytes=context_bytes),
+        memory_bytes=chip.device_memory_bytes,
+        model_flops=train_flops(own, tokens_per_step),
+        flops_per_device=executed / size.devices,
+        compute_ns=ns(compute_s),
+        hbm_ns=ns(hbm_s),
+        optimizer_ns=ns(optimizer_s),
+        bubble_ns=ns(compute_s * idle),
+        reachable_share=share,
+        traffic=traffic,
+        lower_ns=terms[longest],
+        predicted_ns=ns((real_s + inside_ns / 1e9) * (1 + idle) + optimizer_s) + exposed_ns - inside_ns,
+        upper_ns=ns((real_s + inside_ns / 1e9) * (1 + idle) + optimizer_s) + total_ns - inside_ns,
+        bound="memory" if longest == "compute" and hbm_s > compute_s else longest,
+        peak_flops_per_s=peak,
+    )
+
+
+def plan_towers(
+    model: Model,
+    chip: Chip,
+    meshes: Mapping[str, Mapping[str, int]],
+    tokens_per_step: int,
+    recipe: Recipe | None = None,
+    **placement: Sequence[int] | None,
+) -> dict[str, Plan]:
+    """A plan for each part of a multi-modal model: its towers and, under "", the model itself.
+
+    Each has its own mesh over the same devices ("" has that of the model); a tower without one takes the model's. The
+    parts share a device and run one after the other, so that their bytes and times add up.
+    """
+    torus = placement.get("torus")
+    links = Links(chip=chip, torus=torus)
+    plans = {"": plan(replace(model, towers=()), chip, meshes[""], tokens_per_step, recipe, links=links)}
+    for name, tower in model.towers:
+        if model.seq is None or tower.seq is None:
+            raise NoFormula(f"tower {name} needs its seq and that of the model")
+        tokens = round(tokens_per_step * tower.seq / model.seq)
+        plans[name] = plan(tower, chip, meshes.get(name, meshes[""]), tokens, recipe, links=links)
+        if plans[name].devices != plans[""].devices:
+            raise NoFormula(f"the mesh of tower {name} has {plans[name].devices} devices, not {plans[''].devices}")
+    return plans
+
+
+def slowest(chips: Sequence[Chip]) -> Chip:
+    """The part that a synchronous job on different parts runs at [E1]: of each figure the least that any has.
+
+    Equal shards wait for the slowest arithmetic, memory, link and network; nothing is faster than its weakest member.
+    A figure that one part lacks is lacking.
+    """
+    kinds = list({chip.id: chip for chip in chips}.values())
+    if len(kinds) == 1:
+        return kinds[0]
+    least: dict[str, float | None] = {}
+    for column in fields(Chip):
+        values = [getattr(chip, column.name) for chip in kinds]
+        if column.type in (float, float | None):
+            per_device = [
+                None if v is None else v / c.trace_devices_per_package for v, c in zip(values, kinds, strict=True)
+            ]
+            known = [v for v in per_device if v is not None]
+            least[column.name] = min(known) if len(known) == len(values) else None
+    domains = [c.scaleup_max_domain * c.trace_devices_per_package for c in kinds if c.scaleup_max_domain is not None]
+    changed = least | {
+        "id": "+".join(chip.id for chip in kinds),
+        "name": " and ".join(chip.name for chip in kinds),
+        "trace_devices_per_package": 1,
+        "scaleup_max_domain": min(domains) if len(domains) == len(kinds) else None,
+    }
+    return replace(kinds[0], **changed)  # type: ignore[arg-type]
+
+
+def default_microbatches(model: Model, size: Sizes, tokens_per_step: int) -> int:
+    """A sequence each in a pipeline, else one."""
+    if size.pipeline == 1:
+        return 1
+    return max(1, int(tokens_per_step // size.batch_ways // (model.seq or 1)))
+
+
+def executed_flops(model: Model, tokens: int, recipe: Recipe) -> float:
+    """FLOPs that the devices do in a step: model FLOPs, what is recomputed [Y8], and padding of experts."""
+    forward = forward_flops(model, tokens)
+    flops = float(train_flops(model, tokens))
+    head = 2 * tokens * model.hidden * model.vocab
+    if recipe.recompute == "full":
+        flops += forward.total - head
+    elif recipe.recompute == "selective" and not recipe.fused_attention:
+        flops += forward.attention
+    return flops + 3 * _expert_flops(model, tokens) * (model.capacity_factor * recipe.expert_skew - 1)
+
+
+def _expert_flops(model: Model, tokens: int) -> float:
+    """FLOPs of the routed experts of a forward pass."""
+    width = model.ffn if model.expert_ffn is None else model.expert_ffn
+    matrices = MLP_MATRICES[model.mlp]
+    return 2 * tokens * model.moe_layers * model.experts_per_token * matrices * model.hidden * width
+
+
+def _peak(chip: Chip, dtype: str) -> float:
+    peak = chip.device_flops_per_s(dtype)
     if peak is None:
-        raise NoFormula(f"no {model.dtype} peak of {chip.id} in the catalogue")
-    forward = forward_flops(model, tokens_per_step).total
-    devices = prod(mesh.values())
-    replica_tokens = tokens_per_step / (size["data"] * size["fsdp"])
-    if microbatches is None:
-        microbatches = max(1, int(replica_tokens // (model.seq or 1))) if size["pipeline"] > 1 else 1
-    tokens = replica_tokens / microbatches
-    again = forward - 2 * tokens_per_step * model.hidden * model.vocab if recompute else 0
-    flops = (3 * forward + again) / devices
-    compute_ns = ns(flops / peak)
-    bubble_ns = round(compute_ns * pp_bubble_over_ideal(stages=size["pipeline"], microbatches=microbatches))
-    traffic: list[Traffic] = []
-    for axis, kind, calls, message_bytes in _messages(model, mesh, size, tokens, microbatches, recompute=recompute):
-        fabric = collectives.fabric_for(chip, _group(mesh, axis), ranks_per_domain, torus, wrap=wrap)
-        one = collectives.predict(kind, round(message_bytes), mesh[axis], fabric)
-        traffic.append(
+        raise NoFormula(f"no {dtype} peak of {chip.id} in the catalogue")
+    return peak
+
+
+def _longest_stage(model: Model, size: Sizes) -> float:
+    """Work of the longest stage over the mean; embedding and head are taken to be balanced against layers."""
+    layers = model.layers + model.encoder_layers
+    ends = 2 * model.hidden * model.vocab / max(1, forward_flops(replace(model, seq=model.seq or 1), 1).total)
+    return max(1.0, ceil(layers / size.pipeline) * size.pipeline / layers * (1 - ends))
+
+
+def _hbm_bytes(step: Step) -> float:
+    """Least traffic of a device's memory: weights once a pass and microbatch, saved activations out and in."""
+    weights = footprint.device_params(step, expert=False) + footprint.device_params(step, expert=True)
+    everything, block_input = footprint.layer_bytes(step)
+    saved = step.layers * (block_input if step.recipe.recompute == "full" else everything)
+    return step.microbatches * ((step.passes + 1) * weights * step.element + 2 * saved)
+
+
+def _optimizer_s(step: Step, chip: Chip) -> float:
+    """[M10, P15] Seconds to update the weights that a device has to: its memory, or the link to the host."""
+    trained = 0.0
+    for expert in (False, True):
+        replicas = step.size.replicas(expert=expert) if step.recipe.zero else 1
+        trained += footprint.device_params(step, expert=expert, trained=True) / (step.size.fsdp * replicas)
+    if "optimizer" not in step.recipe.offload:
+        moved = step.gradient + 2 * OPTIMIZER_BYTES[step.recipe.optimizer] + step.element
+        return trained * moved / chip.device_hbm_bytes_per_s
+    if chip.device_pcie_bytes_per_s is None:
+        raise NoFormula(f"offload needs the rate of the link to the host, which the catalogue lacks for {chip.id}")
+    return trained * max(step.gradient, step.element) / chip.device_pcie_bytes_per_s
+
+
+def _timed(sent: Sequence[Message], step: Step, links: Links, room: Mapping[str, int]) -> list[Traffic]:
+    """Times of the messages, and what of each is exposed.
+
+    Each hides behind what it can, after its first call, which nothing precedes; all together they hide behind no more
+    arithmetic than there is. Between stages, the first and last microbatch of each stage have nothing to hide behind.
+    """
+    left = room["layers"]
+    out = []
+    for message in sent:
+        ranks = 1
+        for axis in message.axes:
+            ranks *= step.mesh[axis]
+        fabric = links.fabric(step.mesh, message.axes)
+        one = collectives.predict(message.collective, round(message.message_bytes), ranks, fabric)
+        total = message.calls * one.total_ns
+        if message.behind:
+            first = min(message.calls, 2 * (step.size.pipeline - 1) if message.behind == "microbatches" else 1)
+            hidden = min(total - first * one.total_ns, room[message.behind], left)
+            left -= hidden
+        else:
+            hidden = 0
+        out.append(
             Traffic(
-                axis=axis,
-                ranks=mesh[axis],
-                collective=kind,
-                calls=calls,
-                message_bytes=message_bytes,
-                total_ns=calls * one.total_ns,
+                axis="+".join(message.axes),
+                ranks=ranks,
+                collective=message.collective,
+                calls=message.calls,
+                message_bytes=message.message_bytes,
+                total_ns=total,
+                exposed_ns=total - hidden,
+                behind=message.behind,
                 fabric=one.model,
             )
         )
-    terms = {"compute": compute_ns + bubble_ns}
-    for item in traffic:
-        terms[item.axis] = terms.get(item.axis, 0) + item.total_ns
-    return Plan(
-        devices=devices,
-        microbatches=microbatches,
-        tokens_per_microbatch=tokens,
-        params=model.params,
-        memory=_memory(model, size, tokens, microbatches, recompute=recompute),
-        memory_bytes=chip.device_memory_bytes,
-        flops_per_device=flops,
-        compute_ns=compute_ns,
-        bubble_ns=bubble_ns,
-        traffic=tuple(traffic),
-        lower_ns=max(terms.values()),
-        upper_ns=sum(terms.values()),
-        bound=max(terms, key=lambda term: terms[term]),
-    )
-
-
-def _sizes(mesh: Mapping[str, int]) -> dict[str, int]:
-    """Ranks by what they do, over all axes that do it."""
-    size = dict.fromkeys(AXES.values(), 1)
-    for axis, ranks in mesh.items():
-        if axis not in AXES or ranks < 1:
-            raise NoFormula(f"mesh axis {axis} = {ranks}: known are {', '.join(AXES)}, each at least 1")
-        size[AXES[axis]] *= ranks
-    return size
-
-
-def _group(mesh: Mapping[str, int], axis: str) -> list[int]:
-    """Ranks of the first group along an axis: the last axis of the mesh is the fastest."""
-    names = list(mesh)
-    stride = prod(mesh[faster] for faster in names[names.index(axis) + 1 :])
-    return [i * stride for i in range(mesh[axis])]
-
-
-def _messages(
-    model: Model, mesh: Mapping[str, int], size: Mapping[str, int], tokens: float, microbatches: int, *, recompute: bool
-) -> list[tuple[str, CollectiveKind, int, float]]:
-    """(axis, kind, calls a step, message bytes) of one device [P1, P2, P4, P10]; embeddings go with the layers."""
-    element = DTYPE_BYTES[model.dtype]
-    layers = ceil(model.layers / size["pipeline"])
-    layer_bytes = model.params * element / (size["tensor"] * size["pipeline"]) / layers
-    boundary_bytes = tokens * model.hidden * element
-    of_role = {
-        "data": [(CollectiveKind.ALL_REDUCE, layers, layer_bytes / size["fsdp"])],
-        "fsdp": [
-            (CollectiveKind.ALL_GATHER, 2 * layers * microbatches, layer_bytes),
-            (CollectiveKind.REDUCE_SCATTER, layers * microbatches, layer_bytes),
-        ],
-        "tensor": [(CollectiveKind.ALL_REDUCE, (6 if recompute else 4) * layers * microbatches, boundary_bytes)],
-        "pipeline": [(CollectiveKind.SEND_RECV, 2 * microbatches, boundary_bytes / size["tensor"])],
-    }
-    return [(axis, *message) for axis, ranks in mesh.items() if ranks > 1 for message in of_role[AXES[axis]]]
-
-
-def _memory(model: Model, size: Mapping[str, int], tokens: float, microbatches: int, *, recompute: bool) -> Memory:
-    """States [Y1, Y4] and activations [Y7, Y9] of a device on the first stage."""
-    element = DTYPE_BYTES[model.dtype]
-    params = model.params / (size["tensor"] * size["pipeline"] * size["fsdp"])
-    saved = saved_values_per_token(model)
-    layers = ceil(model.layers / size["pipeline"])
-    in_flight = min(size["pipeline"], microbatches)
-    kept = in_flight * layers * model.hidden + saved if recompute else in_flight * layers * saved
-    logits = 4 * model.vocab if size["pipeline"] == 1 else 0
-    return Memory(
-        weights=params * element,
-        gradients=params * element,
-        optimizer=params * OPTIMIZER_BYTES["adamw"],
-        activations=tokens * (kept * element + logits) / size["tensor"],
-    )
+    return out

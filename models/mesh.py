@@ -1,0 +1,116 @@
+"""A mesh of devices: what its axes do, which ranks talk to each other, and over which links."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+from tracegap.models import collectives
+from tracegap.models.collectives import Fabric
+from tracegap.models.errors import NoFormula
+from tracegap.models.hardware import Chip
+
+AXES = {
+    "data": "data",
+    "dp": "data",
+    "replica": "data",
+    "fsdp": "fsdp",
+    "tensor": "tensor",
+    "tp": "tensor",
+    "model": "tensor",
+    "pipeline": "pipeline",
+    "pp": "pipeline",
+    "stage": "pipeline",
+    "expert": "expert",
+    "ep": "expert",
+    "context": "context",
+    "cp": "context",
+}
+"""What an axis of a mesh does, by its name.
+
+`data` replicates all states, `fsdp` shards them, `tensor` splits each layer, `pipeline` the layers. `expert` splits the
+experts and, as data parallelism, the batch of everything else; `context` splits each sequence. `data` beside `fsdp` is
+HSDP.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Ranks by what they do, over all axes that do it."""
+
+    data: int = 1
+    fsdp: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    expert: int = 1
+    context: int = 1
+
+    @property
+    def devices(self) -> int:
+        """All ranks."""
+        return self.data * self.fsdp * self.tensor * self.pipeline * self.expert * self.context
+
+    @property
+    def batch_ways(self) -> int:
+        """Parts into which the sequences of a batch are divided."""
+        return self.data * self.fsdp * self.expert
+
+    @property
+    def token_ways(self) -> int:
+        """Parts into which the tokens of a batch are divided."""
+        return self.batch_ways * self.context
+
+    def replicas(self, *, expert: bool) -> int:
+        """Ranks that hold the same part of a weight (of an expert, if so) and add up its gradients."""
+        return self.data * self.context * (1 if expert else self.expert)
+
+
+def sizes(mesh: Mapping[str, int]) -> Sizes:
+    """Ranks by what they do. Raises NoFormula where a name is not one of AXES or a size is below 1."""
+    size = dict.fromkeys(AXES.values(), 1)
+    for axis, ranks in mesh.items():
+        if axis not in AXES or ranks < 1:
+            raise NoFormula(f"mesh axis {axis} = {ranks}: known are {', '.join(AXES)}, each at least 1")
+        size[AXES[axis]] *= ranks
+    return Sizes(**size)
+
+
+def axes_of(mesh: Mapping[str, int], *roles: str) -> tuple[str, ...]:
+    """Axes of more than one rank that do one of these."""
+    return tuple(axis for axis, ranks in mesh.items() if ranks > 1 and AXES[axis] in roles)
+
+
+def group(mesh: Mapping[str, int], axes: Sequence[str]) -> tuple[int, ...]:
+    """Ranks of the first group along some axes: the last axis of the mesh is the fastest."""
+    names = list(mesh)
+    strides = {axis: prod(mesh[faster] for faster in names[names.index(axis) + 1 :]) for axis in axes}
+    places = product(*(range(mesh[axis]) for axis in axes))
+    return tuple(sorted(sum(strides[a] * i for a, i in zip(axes, place, strict=True)) for place in places))
+
+
+@dataclass(slots=True, kw_only=True)
+class Links:
+    """Where ranks sit, as `collectives.fabric_for` has it; remembers the fabrics it has worked out."""
+
+    chip: Chip
+    ranks_per_domain: int | None = None
+    torus: Sequence[int] | None = None
+    wrap: Sequence[bool] | None = None
+    network_bytes_per_s: float | None = None
+    _known: dict[tuple[int, int, int, int], Fabric] = field(default_factory=dict)
+
+    def fabric(self, mesh: Mapping[str, int], axes: Sequence[str]) -> Fabric:
+        """The links between the ranks of a group along some axes. Raises NoFormula where a rate is unknown."""
+        ranks = group(mesh, axes)
+        # Meshes of powers of two have few different groups: first step, size, reach and their sum tell them apart
+        key = (len(ranks), ranks[1] - ranks[0], ranks[-1], sum(ranks))
+        if key not in self._known:
+            self._known[key] = collectives.fabric_for(
+                self.chip,
+                ranks,
+                self.ranks_per_domain,
+                self.torus,
+                wrap=self.wrap,
+                network_bytes_per_s=self.network_bytes_per_s,
+            )
+        return self._known[key]

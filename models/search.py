@@ -1,0 +1,227 @@
+"""Which mesh is best for a number of devices, on how few devices a training fits, and where more stop helping."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tracegap.models import footprint
+from tracegap.models.architecture import Model
+from tracegap.models.errors import NoFormula
+from tracegap.models.hardware import Chip
+from tracegap.models.mesh import Links, sizes
+from tracegap.models.plan import Plan, default_microbatches, plan
+from tracegap.models.recipe import Recipe, Step
+
+LONG_CONTEXT = 32_768
+"""Tokens of a sequence from which a context axis is tried; shorter ones are divided over the batch."""
+ORDER = ("pipeline", "data", "fsdp", "expert", "context", "tensor")
+"""Axes of the meshes tried, the last one nearest: what sends most and waits for it sits on the fastest links."""
+MAX_VIRTUAL_STAGES = 8
+"""Chunks of layers a rank in interleaved schedules; more send more and gain little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A mesh with the recipe that makes it fit."""
+
+    recipe: Recipe
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The meshes of a number of devices, the best first."""
+
+    candidates: tuple[Candidate, ...]
+    tried: int
+    """Meshes that divide the model and the batch."""
+    fitting: int
+    """Those of them whose memory fits."""
+
+    @property
+    def distinct(self) -> tuple[Candidate, ...]:
+        """The best of those that differ in the ways to split the model, not only in how replicas shard their states."""
+        best: dict[tuple[tuple[str, int], ...], Candidate] = {}
+        for candidate in self.candidates:
+            split = tuple((a, n) for a, n in candidate.plan.mesh.items() if a not in ("data", "fsdp"))
+            best.setdefault(split, candidate)
+        return tuple(best.values())
+
+
+def meshes(model: Model, chip: Chip, devices: int, tokens_per_step: int) -> Iterator[dict[str, int]]:
+    """Meshes that divide heads, layers, experts and sequences; tensor axes stay within a scale-up domain.
+
+    `data` beside `fsdp` (HSDP) is tried where fsdp alone would leave a domain.
+    """
+    sequences = tokens_per_step / (model.seq or 1)
+    domain = (chip.scaleup_max_domain or 1) * chip.trace_devices_per_package
+    widest = min(domain, 64)
+    head_ways = model.heads or model.inner or 1
+    context_ways = (model.seq or 0) // 4096 if (model.seq or 0) >= LONG_CONTEXT and model.attention_layers else 1
+    layers = model.layers + model.encoder_layers
+    for tensor in _divisors(devices):
+        if tensor > widest or head_ways % tensor:
+            continue
+        for pipeline in _divisors(devices // tensor):
+            # A last stage without a layer is no stage
+            if pipeline > 1 and (pipeline > layers or -(-layers // pipeline) * (pipeline - 1) >= layers):
+                continue
+            for context in _divisors(devices // tensor // pipeline):
+                if context > context_ways:
+                    continue
+                for expert in _divisors(devices // tensor // pipeline // context):
+                    if expert > 1 and (not model.experts or model.experts % expert):
+                        continue
+                    rest = devices // tensor // pipeline // context // expert
+                    if rest * expert > sequences or tokens_per_step % (rest * expert):
+                        continue
+                    for fsdp in _divisors(rest):
+                        chosen = (pipeline, rest // fsdp, fsdp, expert, context, tensor)
+                        yield {axis: ways for axis, ways in zip(ORDER, chosen, strict=True) if ways > 1}
+
+
+def _divisors(n: int) -> list[int]:
+    return [i for i in range(1, n + 1) if n % i == 0]
+
+
+def slice_shape(chip: Chip, devices: int) -> tuple[int, ...] | None:
+    """The torus of a slice of so many chips, as near to a cube or square as sides of 4 (or powers of 2) go.
+
+    More chips than a pod has are several slices of a whole pod. None where the part has no torus.
+    """
+    if chip.scaleup_kind != "ICI" or devices % chip.trace_devices_per_package:
+        return None
+    chips = min(devices // chip.trace_devices_per_package, chip.scaleup_max_domain or devices)
+    dims = 3 if (chip.scaleup_shape or "").startswith("3D") else 2
+    shapes = list(_shapes(chips, dims))
+    whole = [shape for shape in shapes if all(side % 4 == 0 for side in shape)]
+    return min(whole or shapes, key=lambda shape: (max(shape), sum(shape)), default=None)
+
+
+def _shapes(chips: int, dims: int) -> Iterator[tuple[int, ...]]:
+    if dims == 1:
+        yield (chips,)
+        return
+    for side in _divisors(chips):
+        for rest in _shapes(chips // side, dims - 1):
+            if side <= rest[0]:
+                yield (side, *rest)
+
+
+def recipes(model: Model, mesh: Mapping[str, int], tokens_per_step: int, base: Recipe) -> Iterator[Recipe]:
+    """Recipes of a mesh, those with less recomputation first, then those with fewer microbatches.
+
+    Replicas that hold all weights shard at least the optimizer (ZeRO 1), which costs no traffic. A pipeline is also
+    tried interleaved. What `base` says other than the defaults is kept.
+    """
+    size = sizes(mesh)
+    zero = max(base.zero, 1) if size.replicas(expert=False) > 1 else base.zero
+    sequences = max(1, int(tokens_per_step // size.batch_ways // (model.seq or 1)))
+    start = base.microbatches or default_microbatches(model, size, tokens_per_step)
+    counts = [start] if base.microbatches else [m for m in _divisors(sequences) if m >= start]
+    depths = [base.recompute] if base.recompute != "none" else ["none", "full"]
+    orders = [(base.schedule, base.virtual_stages)]
+    layers = -(-(model.layers + model.encoder_layers) // size.pipeline)
+    chunks = max(v for v in _divisors(layers) if v <= MAX_VIRTUAL_STAGES)
+    if size.pipeline > 1 and base.schedule == "1f1b" and chunks > 1:
+        orders.append(("interleaved", chunks))
+    for schedule, virtual in orders:
+        for recompute in depths:
+            for m in counts if schedule != "interleaved" else [m for m in counts if m % size.pipeline == 0]:
+                yield replace(
+                    base, zero=zero, recompute=recompute, microbatches=m, schedule=schedule, virtual_stages=virtual
+                )
+
+
+def first_fit(model: Model, chip: Chip, mesh: Mapping[str, int], tokens_per_step: int, base: Recipe) -> list[Recipe]:
+    """The recipes of a mesh worth timing: the first of each schedule and depth of recomputation that fits."""
+    capacity = chip.device_memory_bytes
+    found: dict[tuple[str, str], Recipe] = {}
+    size = sizes(mesh)
+    context_bytes = footprint.GPU_CONTEXT_BYTES if chip.kind == "gpu" else 0.0
+    for recipe in recipes(model, mesh, tokens_per_step, base):
+        kind = (recipe.schedule, recipe.recompute)
+        if kind in found:
+            continue
+        microbatches = recipe.microbatches or 1
+        tokens = tokens_per_step / size.token_ways / microbatches
+        step = Step(model=model, mesh=mesh, size=size, recipe=recipe, tokens=tokens, microbatches=microbatches)
+        if capacity is None or footprint.memory(step, context_bytes=context_bytes).total <= capacity:
+            found[kind] = recipe
+    return list(found.values())
+
+
+def rank(
+    model: Model,
+    chip: Chip,
+    devices: int,
+    tokens_per_step: int,
+    recipe: Recipe | None = None,
+    *,
+    links: Links | None = None,
+) -> Ranking:
+    """All meshes that fit, the shortest predicted step first; of equal ones that with fewer axes."""
+    links = links or Links(chip=chip, torus=slice_shape(chip, devices))
+    candidates: list[Candidate] = []
+    tried = fitting = 0
+    for mesh in meshes(model, chip, devices, tokens_per_step):
+        tried += 1
+        fits = first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe())
+        fitting += bool(fits)
+        plans = [Candidate(recipe=one, plan=plan(model, chip, mesh, tokens_per_step, one, links=links)) for one in fits]
+        if plans:
+            candidates.append(min(plans, key=lambda candidate: candidate.plan.predicted_ns))
+    candidates.sort(key=lambda c: (c.plan.predicted_ns, len(c.plan.mesh)))
+    return Ranking(candidates=tuple(candidates), tried=tried, fitting=fitting)
+
+
+def fewest_devices(
+    model: Model, chip: Chip, tokens_per_step: int, recipe: Recipe | None = None, *, most: int = 1 << 20
+) -> int | None:
+    """The smallest power of two of devices on which a mesh fits; None where none up to `most` does."""
+    devices = 1
+    while devices <= most:
+        for mesh in meshes(model, chip, devices, tokens_per_step):
+            if first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe()):
+                return devices
+        devices *= 2
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """The same batch on more and more devices."""
+
+    points: tuple[Candidate, ...]
+    """Best mesh of each number of devices."""
+    limit: int | None
+    """Devices from which communication, not arithmetic, sets even the lower bound; None: not reached."""
+
+
+def scaling(
+    model: Model, chip: Chip, tokens_per_step: int, counts: Sequence[int], recipe: Recipe | None = None
+) -> Scaling:
+    """Best mesh for each of some numbers of devices, at a fixed batch [strong scaling]."""
+    points = []
+    limit = None
+    for devices in counts:
+        ranked = rank(model, chip, devices, tokens_per_step, recipe).candidates
+        if ranked:
+            points.append(ranked[0])
+            if limit is None and all(c.plan.bound not in ("compute", "memory") for c in ranked):
+                limit = devices
+    return Scaling(points=tuple(points), limit=limit)
+
+
+def mesh_of(text: str) -> dict[str, int]:
+    """A mesh as people write it: "fsdp=16,tensor=8", the last axis fastest. Raises NoFormula where it is no mesh."""
+    mesh: dict[str, int] = {}
+    for item in text.split(","):
+        name, _, ways = item.partition("=")
+        if not ways.strip().isdigit():
+            raise NoFormula(f"mesh {text!r}: write it as fsdp=16,tensor=8")
+        mesh[name.strip()] = int(ways)
+    if prod(mesh.values()) < 1:
+        raise NoFormula(f"mesh {text!r}: each axis has at least one device")
+    sizes(mesh)
+    return mesh

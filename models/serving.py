@@ -1,0 +1,201 @@
+"""Serving a model on a group of devices: prefill, decode, caches, and throughput against latency over the batch.
+
+Weights are split over all devices of a group (tensor, and expert where the model has experts); a step of decoding reads
+them once, and the cache of every sequence. Formula codes I1 to I9 are those of the theory reference (Scaling Book,
+chapters 7 and 8; Leviathan et al. 2023).
+"""
+
+from dataclasses import dataclass
+from math import floor
+
+from tracegap.models import collectives
+from tracegap.models.architecture import Model, weights
+from tracegap.models.errors import NoFormula
+from tracegap.models.hardware import Chip
+from tracegap.models.inference import prefill_to_decode_servers, spec_decode_speedup
+from tracegap.models.mesh import Links
+from tracegap.models.ops import DTYPE_BYTES, CollectiveKind
+from tracegap.models.transformer import cache_bytes, forward_flops
+
+USABLE_MEMORY = 0.95
+"""Share of a device's memory that a server can fill."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """How a model is served."""
+
+    model: Model
+    chip: Chip
+    devices: int
+    context: int
+    """Tokens of a sequence in the cache: prompt, and of the answer what is there on average or at most."""
+    weight_dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    math_dtype: str | None = None
+    """Of the products; None: the weights' where the part multiplies it, else bf16 (weights are widened on the way)."""
+    torus: tuple[int, ...] | None = None
+    usable: float = USABLE_MEMORY
+
+    @property
+    def weight_bytes(self) -> float:
+        """Of the whole model [Y10]."""
+        return self.model.params * DTYPE_BYTES[self.weight_dtype]
+
+    @property
+    def cache_bytes(self) -> float:
+        """Of one sequence over all devices [X6]; each holds one key/value head at least."""
+        each = cache_bytes(self.model, self.context, DTYPE_BYTES[self.kv_dtype], tensor=self.devices)
+        return each * self.devices
+
+    @property
+    def flops_per_s(self) -> float:
+        """Of all devices. Raises NoFormula where the catalogue has no peak."""
+        tried = (self.math_dtype,) if self.math_dtype else (self.weight_dtype, self.model.dtype)
+        peaks = [self.chip.device_flops_per_s(dtype) for dtype in tried]
+        peak = next((peak for peak in peaks if peak is not None), None)
+        if peak is None:
+            raise NoFormula(f"no peak of {self.chip.id} for {' or '.join(tried)} in the catalogue")
+        return peak * self.devices
+
+    @property
+    def hbm_bytes_per_s(self) -> float:
+        """Of all devices."""
+        return self.chip.device_hbm_bytes_per_s * self.devices
+
+    @property
+    def max_sequences(self) -> int | None:
+        """[I4] Caches that fit beside the weights; None where the memory is not known."""
+        if self.chip.device_memory_bytes is None:
+            return None
+        free = self.usable * self.devices * self.chip.device_memory_bytes - self.weight_bytes
+        return max(0, floor(free / self.cache_bytes))
+
+    def touched_bytes(self, batch: float) -> float:
+        """Bytes of weights that a step reads: all but the experts that no token of the batch chose, evenly spread."""
+        element = DTYPE_BYTES[self.weight_dtype]
+        total = 0.0
+        for weight in weights(self.model):
+            hit = 1 - (1 - weight.active_copies / weight.copies) ** batch if weight.expert else 1.0
+            # Of a look-up table a step reads rows only
+            total += weight.params * hit if weight.per_token or weight.rows == 1 else 0
+        return total * element
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Decoding at a batch."""
+
+    batch: int
+    """Sequences decoded at once."""
+    step_s: float
+    """Of one token of each."""
+    weights_s: float
+    """Reading weights or multiplying with them, whichever is longer [I1]."""
+    cache_s: float
+    comm_s: float
+    """Joining activations after each block; added, for a step has nothing to hide it behind."""
+    tokens_per_s: float
+    tokens_per_s_per_device: float
+    bound: str
+    """`weights`, `compute`, `cache` or `communication`."""
+
+
+def decode(server: Server, batch: int) -> Point:
+    """[I1, I2] A step of decoding: the cache is always memory bound, weights by whichever is longer."""
+    model = server.model
+    read_s = server.touched_bytes(batch) / server.hbm_bytes_per_s
+    math_s = 2 * batch * model.matmul_params / server.flops_per_s
+    cache_s = batch * server.cache_bytes / server.hbm_bytes_per_s
+    comm_s = _joins_s(server, batch)
+    terms = {"weights": read_s, "compute": math_s, "cache": cache_s, "communication": comm_s}
+    step_s = max(read_s, math_s) + cache_s + comm_s
+    return Point(
+        batch=batch,
+        step_s=step_s,
+        weights_s=max(read_s, math_s),
+        cache_s=cache_s,
+        comm_s=comm_s,
+        tokens_per_s=batch / step_s,
+        tokens_per_s_per_device=batch / step_s / server.devices,
+        bound=max(terms, key=lambda term: terms[term]),
+    )
+
+
+def _joins_s(server: Server, tokens: float) -> float:
+    """Seconds of the all-reduces of activations of a forward pass over so many tokens."""
+    if server.devices == 1:
+        return 0.0
+    blocks = 1 if server.model.parallel_block or not (server.model.ffn or server.model.experts) else 2
+    message = tokens * server.model.hidden * DTYPE_BYTES[server.model.dtype]
+    fabric = Links(chip=server.chip, torus=server.torus).fabric({"tensor": server.devices}, ("tensor",))
+    one = collectives.predict(CollectiveKind.ALL_REDUCE, round(message), server.devices, fabric)
+    return blocks * server.model.layers * one.total_ns / 1e9
+
+
+def frontier(server: Server, most: int | None = None) -> list[Point]:
+    """Latency against throughput: batches of powers of two up to what fits, and that itself."""
+    limit = server.max_sequences if most is None else most
+    if limit is None:
+        limit = 256
+    batches = {1 << i for i in range(20) if 1 << i <= limit} | ({limit} if limit else set())
+    return [decode(server, batch) for batch in sorted(batches)]
+
+
+def prefill_s(server: Server, prompt: int, mfu: float = 1.0) -> float:
+    """[I5] Seconds of a prompt, attention and communication counted; at `mfu` of the peak."""
+    flops = forward_flops(_at(server.model, prompt), prompt).total
+    math_s = flops / (server.flops_per_s * mfu)
+    return max(math_s, server.touched_bytes(prompt) / server.hbm_bytes_per_s) + _joins_s(server, prompt)
+
+
+def _at(model: Model, seq: int) -> Model:
+    values = {name: getattr(model, name) for name in Model.__slots__} | {"seq": seq, "towers": ()}
+    return Model(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disaggregation:
+    """Prefill and decode on servers of their own [I6]."""
+
+    prefill_servers_per_decode_server: float
+    transfer_s: float | None
+    """Of one prompt's cache from one to the other over the network; None where its rate is not known."""
+
+
+def disaggregate(server: Server, batch: int, prompt: int, answer: int, mfu: float = 1.0) -> Disaggregation:
+    """How many prefill servers keep one decode server busy, and what the caches' way between them takes."""
+    network = server.chip.device_scaleout_bytes_per_s
+    moved = cache_bytes(server.model, prompt, DTYPE_BYTES[server.kv_dtype])
+    return Disaggregation(
+        prefill_servers_per_decode_server=prefill_to_decode_servers(
+            prefill_s=prefill_s(server, prompt, mfu),
+            batch=batch,
+            step_s=decode(server, batch).step_s,
+            decode_tokens=answer,
+        ),
+        transfer_s=None if network is None else moved / (network * server.devices),
+    )
+
+
+def speculate(server: Server, batch: int, *, accept: float, draft_len: int, draft_cost: float) -> float:
+    """[I9] Speed-up by a draft model, with the cost of verifying more tokens than one a sequence at this batch."""
+    plain = decode(server, batch)
+    math_s = 2 * batch * (draft_len + 1) * server.model.matmul_params / server.flops_per_s
+    verify_s = max(plain.weights_s, math_s) + plain.cache_s + plain.comm_s
+    ideal = spec_decode_speedup(accept=accept, draft_len=draft_len, draft_cost=draft_cost)
+    return ideal * (draft_len * draft_cost + 1) / (draft_len * draft_cost + verify_s / plain.step_s)
+
+
+def fewest_devices(model: Model, chip: Chip, *, context: int, weight_dtype: str, kv_dtype: str) -> int | None:
+    """[Y11] The smallest power of two of devices that holds the weights and one sequence; None: memory not known."""
+    if chip.device_memory_bytes is None:
+        return None
+    devices = 1
+    while True:
+        server = Server(
+            model=model, chip=chip, devices=devices, context=context, weight_dtype=weight_dtype, kv_dtype=kv_dtype
+        )
+        if server.max_sequences:
+            return devices
+        devices *= 2
