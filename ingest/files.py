@@ -221,9 +221,19 @@ def count_inflated(path: Path, allowance: Allowance) -> None:
 
 
 def head_of(path: Path, size: int = HEAD_BYTES) -> bytes:
-    """The first `size` decompressed bytes, as `sniff` of a reader takes them. Errors as `open_plain`."""
+    """The first `size` decompressed bytes, as `sniff` of a reader takes them; of a folder the names of its files.
+
+    Errors as `open_plain`.
+    """
+    if path.is_dir():
+        return "\n".join(sorted(p.name for p in path.iterdir())).encode()
     with open_plain(path) as stream:
         return stream.read(size)
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of the files of a folder."""
+    return sum(p.stat().st_size for p in (path.iterdir() if path.is_dir() else [path]) if p.is_file())
 
 
 def sha256(path: Path) -> str:

@@ -132,7 +132,7 @@ def _ingest_file(con: duckdb.DuckDBPyConnection, file: File, run: str | None, pa
             store.remove_trace(con, trace_id)
             stored = load.store_trace(
                 con, trace, trace_id=trace_id, run_id=run_id, path=file.stored, sha256=sha256,
-                size_bytes=file.path.stat().st_size, described=described, part=part,
+                size_bytes=files.size_of(file.path), described=described, part=part,
             )  # fmt: skip
     except InputError as e:
         return _failed(file.shown, e, file.told(str(e)))

@@ -13,12 +13,12 @@ from urllib.parse import unquote, urlsplit
 
 from tracegap.ingest import archives, remote
 from tracegap.ingest.errors import InputError, TraceError
-from tracegap.ingest.naming import plain_stem, traces_among
+from tracegap.ingest.naming import is_table_folder, plain_stem, table_folders, traces_among
 from tracegap.ingest.remote import Remote
 from tracegap.models.errors import TracegapError
 
 Source = Path | Remote
-"""A file or an archive, here or elsewhere."""
+"""A file, an archive or a folder of tables, here or elsewhere."""
 _MAGIC = frozenset("*?[")
 
 
@@ -81,7 +81,7 @@ def find_here(path: Path) -> Iterator[Path]:
     """What `find` says of a path of this machine."""
     if path.is_dir():
         names = sorted(p.relative_to(path) for p in path.rglob("*") if p.is_file())
-        yield from (path / name for name in traces_among(names))
+        yield from (path / name for name in sorted([*traces_among(names), *table_folders(names)]))
     elif path.exists():
         yield path
     elif found := _matching(path):
@@ -120,7 +120,7 @@ def files_of(source: Source) -> Generator[File, None, None]:
 
 def _files_in(path: Path, shown: str, stored: str) -> Iterator[File]:
     try:
-        if not archives.is_archive(path):
+        if is_table_folder(path) or not archives.is_archive(path):
             yield File(path, shown, stored)
             return
         for member in archives.unpacked(path, shown):

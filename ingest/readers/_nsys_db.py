@@ -39,6 +39,8 @@ def unpacked(path: Path, magic: bytes, kind: str) -> Iterator[Path]:
     """
     with open_plain(path) as plain:
         head = plain.read(64)
+    if len(head) < len(magic) and magic.startswith(head):
+        raise TraceError(str(path), f"the file ends after {len(head)} bytes", code="truncated", todo="copy it again")
     if not head.startswith(magic):
         raise TraceError(str(path), f"this is not {kind}: it starts with {head[:16]!r}", code="foreign")
     with path.open("rb") as f:

@@ -1,11 +1,13 @@
 """What an export says of the devices, the capture and itself. Nothing private leaves the file: what may is listed."""
 
+import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
-from tracegap.ingest.issues import Issues
+from tracegap.ingest.issues import Issues, Severity
 from tracegap.ingest.readers._nsys_export import Export
 from tracegap.ingest.trace import Device
 
@@ -28,6 +30,8 @@ _WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTA
 """Of one launcher at the same place; read to number the ranks, never kept."""
 
 
+_NODE_BITS = 48
+"""Of a global id: below them stand the process and the thread."""
 _SEVERITIES = {2: "nsys_warning", 3: "nsys_error"}
 _LOSS = re.compile(r"(?i)\b(dropped|lost|not all|incomplete|overflow(ed)?|discarded)\b")
 """Words with which the profiler says that events are missing."""
@@ -89,69 +93,112 @@ def rank_of(db: Export) -> tuple[int | None, int | None]:
 
 
 def diagnostics(db: Export, issues: Issues) -> None:
-    """Warnings and errors of the profiler itself become issues, one for each text."""
+    """Warnings and errors of the profiler itself become an issue a severity; those that tell of lost events, one more."""
     columns = {"severity": pl.Int64, "text": pl.String}
     rows = db.read("DIAGNOSTIC_EVENT", columns).filter(pl.col("severity").is_in(list(_SEVERITIES)))
     counts = rows.group_by("severity", "text", maintain_order=True).len()
-    numbers = dict.fromkeys(_SEVERITIES.values(), 0)
+    said: dict[str, dict[str, int]] = {}
     for severity, text, count in counts.iter_rows():
-        code = _SEVERITIES[severity]
-        numbers[code] += 1
-        numbered = code if numbers[code] == 1 else f"{code}_{numbers[code]}"
-        lost = _LOSS.search(text or "") is not None
-        message = " ".join((text or "").split())
-        issues.add(numbered, message, where="DIAGNOSTIC_EVENT", count=count, severity="data_loss" if lost else "info")
+        code = "nsys_lost" if _LOSS.search(text or "") else _SEVERITIES[severity]
+        told = said.setdefault(code, {})
+        message = " ".join((text or "(without a text)").split())
+        told[message] = told.get(message, 0) + count
+    for code, texts in said.items():
+        message = "; ".join(t if n == 1 else f"{t} ({n} times)" for t, n in texts.items())
+        loss: Severity = "data_loss" if code == "nsys_lost" else "info"
+        issues.add(code, message, where="DIAGNOSTIC_EVENT", count=sum(texts.values()), severity=loss)
 
 
-def counters_of(db: Export) -> pl.DataFrame:
-    """Sampled GPU metrics (since 2023); the low byte of a metric's type is the number of its GPU."""
+def counters_of(db: Export, issues: Issues) -> pl.DataFrame:
+    """Sampled GPU metrics; the low byte of a metric's type is the number of its GPU."""
     keys = {"typeId": pl.Int64, "metricId": pl.Int64}
     samples = db.read("GPU_METRICS", keys | {"timestamp": pl.Int64, "value": pl.Float64})
     names = db.read("TARGET_INFO_GPU_METRICS", keys | {"metricName": pl.String}).unique(list(keys), keep="first")
-    return samples.join(names, on=list(keys), maintain_order="left").select(
-        (pl.col("typeId") % 256).cast(pl.String).alias("device_id"),
-        pl.col("metricName").alias("name"),
-        pl.col("timestamp").alias("ts_ns"),
-        "value",
+    named = samples.join(names, on=list(keys), maintain_order="left").rename({"metricName": "name"})
+    wanted = ["typeId", "name", "timestamp", "value"]
+    return pl.concat([named.select(wanted), _generic_metrics(db, issues).select(wanted)]).select(
+        (pl.col("typeId") % 256).cast(pl.String).alias("device_id"), "name", pl.col("timestamp").alias("ts_ns"), "value"
     )
+
+
+def _generic_metrics(db: Export, issues: Issues) -> pl.DataFrame:
+    """GPU metrics as exports of 2021 and 2022 have them: a row an instant, its values by name in JSON text.
+
+    Other events of that table (of ETW, ftrace and the like) hold texts too: those are no counters.
+    """
+    columns = {"typeId": pl.Int64, "timestamp": pl.Int64, "data": pl.String}
+    rows, broken = [], 0
+    for kind, at, text in db.read("GENERIC_EVENTS", columns).drop_nulls().iter_rows():
+        try:
+            values = {name: float(value) for name, value in json.loads(text).items()}
+        except json.JSONDecodeError:
+            broken += 1
+        except (ValueError, TypeError, AttributeError):
+            continue
+        else:
+            rows += [(kind, name, at, value) for name, value in values.items()]
+    issues.add(
+        "malformed_metric", "sampled metrics that are no JSON were left out", where="GENERIC_EVENTS", count=broken,
+        severity="data_loss",
+    )  # fmt: skip
+    schema = {"typeId": pl.Int64, "name": pl.String, "timestamp": pl.Int64, "value": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def gpus_of(db: Export) -> list[dict[str, Any]]:
-    """GPUs of the node, by id; adapters without multiprocessors are no CUDA devices."""
-    columns = dict.fromkeys(
-        (
-            "id",
-            "deviceId",
-            "smCount",
-            "memoryBandwidth",
-            "totalMemory",
-            "clockRate",
-            "computeMajor",
-            "computeMinor",
-            "cuDevice",
-        ),
-        pl.Int64,
-    )
-    rows = db.read("TARGET_INFO_GPU", columns | {"name": pl.String}).to_dicts()
+    """GPUs of the nodes, by node and id; adapters without multiprocessors are no CUDA devices."""
+    numbers = (
+        "vmId", "id", "deviceId", "smCount", "memoryBandwidth", "totalMemory", "clockRate", "computeMajor",
+        "computeMinor", "cuDevice",
+    )  # fmt: skip
+    rows = db.read("TARGET_INFO_GPU", dict.fromkeys(numbers, pl.Int64) | {"name": pl.String}).to_dicts()
+    several = len({row["vmId"] for row in rows}) > 1
     for row in rows:
-        device = row.pop("deviceId")
+        device, node = row.pop("deviceId"), row.pop("vmId")
         row["id"] = device if row["id"] is None else row["id"]
-    return sorted((r for r in rows if r["id"] is not None), key=lambda r: int(r["id"]))
+        if several and node is not None:
+            row["node"] = node >> _NODE_BITS
+    return sorted((r for r in rows if r["id"] is not None), key=lambda r: (r.get("node", 0), int(r["id"])))
 
 
 def devices_of(db: Export, used: list[tuple[int | None, int]], issues: Issues) -> dict[tuple[int | None, int], Device]:
     """The device behind each (process, CUDA device number) that has work.
 
     A device is named by its CUDA number. Where processes see different GPUs under one number (CUDA_VISIBLE_DEVICES) and
-    the file has the mapping (since 2025), devices are named by the GPU's number in the node.
+    the file has the mapping (since 2025), devices are named by the GPU's number in the node. Exports that were merged
+    from several nodes have the node before the number: the top bits of a process's id tell it.
     """
-    gpus = {g["id"]: g for g in gpus_of(db)}
+    every = gpus_of(db)
     mapping = {
         (pid, cuda): gpu
         for gpu, cuda, pid in db.read(
             "TARGET_INFO_CUDA_DEVICE", dict.fromkeys(("gpuId", "cudaId", "pid"), pl.Int64)
         ).iter_rows()
     }
+    nodes = sorted({_node(process) for process, _ in used})
+    devices: dict[tuple[int | None, int], Device] = {}
+    for node in nodes:
+        gpus = {g["id"]: g for g in every if g.get("node", node) == node}
+        mine = [key for key in used if _node(key[0]) == node]
+        named = _devices_of_node(gpus, mapping, mine, issues)
+        devices |= {
+            key: replace(device, device_id=f"{node:x}:{device.device_id}") if len(nodes) > 1 else device
+            for key, device in named.items()
+        }
+    return devices
+
+
+def _node(process: int | None) -> int:
+    """Hardware and virtual machine of a process: what stands above its number."""
+    return 0 if process is None else process >> (_NODE_BITS - 24)
+
+
+def _devices_of_node(
+    gpus: dict[int, dict[str, Any]],
+    mapping: dict[tuple[int, int], int],
+    used: list[tuple[int | None, int]],
+    issues: Issues,
+) -> dict[tuple[int | None, int], Device]:
     gpu_of = {key: mapping.get((key[0] & 0xFFFFFF, key[1])) if key[0] is not None else None for key in used}
     seen: dict[int, set[int | None]] = {}
     for key in used:

@@ -6,12 +6,8 @@ from pathlib import Path
 import polars as pl
 
 from tracegap.ingest.errors import TraceError
-from tracegap.ingest.readers._nsys_export import BATCH_ROWS, MARKS, ROW, Export, Made, Schema, tidy
-
-
-def is_folder_of_tables(path: Path) -> bool:
-    """Whether a folder is such an export."""
-    return any((path / f"{table}.parquet").is_file() for table in MARKS)
+from tracegap.ingest.naming import is_table_folder
+from tracegap.ingest.readers._nsys_export import BATCH_ROWS, ROW, Export, Made, Schema, tidy
 
 
 class Folder(Export):
@@ -26,7 +22,7 @@ class Folder(Export):
         """
         self._path = path
         self.columns, self.damaged = {}, {}
-        if not is_folder_of_tables(path):
+        if not is_table_folder(path):
             raise TraceError(str(path), "this folder is no Parquet export of Nsight Systems", code="foreign")
         for file in sorted(path.glob("*.parquet")):
             try:

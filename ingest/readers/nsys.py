@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracegap.ingest.issues import Issues
+from tracegap.ingest.naming import TABLE_FOLDER
 from tracegap.ingest.readers import _nsys_device as device
 from tracegap.ingest.readers import _nsys_meta as meta
 from tracegap.ingest.readers._nsys_db import SQLITE_MAGIC, Database, unpacked
@@ -21,13 +22,11 @@ from tracegap.ingest.readers._nsys_export import ROW, Export
 from tracegap.ingest.readers._nsys_host import KEY, Host, read_calls, thread_names, unseen_syncs
 from tracegap.ingest.readers._nsys_nccl import Calls, read_schemas
 from tracegap.ingest.readers._nsys_nvtx import NVTX, PUSH_POP, Ranges, enclosing, read_ranges, step_marks
-from tracegap.ingest.readers._nsys_parquet import Folder, is_folder_of_tables
+from tracegap.ingest.readers._nsys_parquet import Folder
 from tracegap.ingest.readers._nsys_rep import REPORT_MAGIC, exported
 from tracegap.ingest.trace import OPS, STEP_MARKS, Trace
 
 NAME = "nsys"
-FOLDERS = is_folder_of_tables
-"""Folders that are one trace."""
 _REPORTS = (".nsys-rep", ".qdrep")
 _SUFFIXES = (*_REPORTS, ".sqlite")
 _PAYLOAD = {"jsonTextId": pl.Int64, "jsonText": pl.String, "binaryData": pl.Binary}
@@ -36,13 +35,18 @@ _AT_ONCE = 1 << 16
 
 
 def sniff(name: str, head: bytes) -> bool:
-    """Whether a file is one of ours by its first bytes, or says so by its name (a pointer or an empty file then)."""
+    """Whether a file is one of ours by its first bytes, or says so by its name (a pointer or an empty file then).
+
+    Of a folder, `head` are the names of its files.
+    """
     plain = name.lower().removesuffix(".gz").removesuffix(".zst")
+    if not set(TABLE_FOLDER).isdisjoint(head.decode("utf-8", "replace").split("\n")):
+        return True
     return head.startswith((SQLITE_MAGIC, REPORT_MAGIC)) or plain.endswith(_SUFFIXES)
 
 
 def read(path: Path) -> Trace:
-    """Reads an export, compressed or not, or a report.
+    """Reads an export (a SQLite file, compressed or not, or a folder of Parquet files), or a report.
 
     Raises:
         TraceError: empty, truncated, malformed, foreign, lfs_pointer; for reports also no_nsys and needs_newer_nsys.
@@ -115,7 +119,7 @@ def _read(db: Export) -> Trace:
         devices=[unique[k] for k in sorted(unique, key=lambda k: (len(k), k))],
         step_marks=marks.select(*STEP_MARKS),
         collectives=collectives,
-        counters=meta.counters_of(db),
+        counters=meta.counters_of(db, issues),
         config=meta.config_of(db),
         facts=_facts(db, ranges, work),
         issues=issues,

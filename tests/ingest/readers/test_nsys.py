@@ -607,14 +607,16 @@ def test_warnings_and_errors_of_the_profiler_are_issues(tmp_path):
     rows = [
         (1, "all is well"),
         (2, "Installed driver is old"),
+        (2, "Installed driver is old"),
+        (2, "Clock is odd"),
         (3, "CUDA events were dropped"),
         (3, "CUDA events were dropped"),
     ]
     trace = read(tmp_path, DIAGNOSTIC_EVENT=("severity text", rows))
     issues = {i.code: (i.severity, i.count, i.message) for i in trace.issues.by_code.values()}
     assert issues == {
-        "nsys_warning": ("info", 1, "Installed driver is old"),
-        "nsys_error": ("data_loss", 2, "CUDA events were dropped"),
+        "nsys_warning": ("info", 3, "Installed driver is old (2 times); Clock is odd"),
+        "nsys_lost": ("data_loss", 2, "CUDA events were dropped (2 times)"),
     }
 
 
@@ -625,6 +627,60 @@ def test_gpu_metrics_are_counters(tmp_path):
         TARGET_INFO_GPU_METRICS=("typeId metricId metricName", [(256 * 7 + 1, 4, "SM Active [%]")]),
     )
     assert trace.counters.rows() == [("1", "SM Active [%]", 10, 55.0)]
+
+
+def test_gpu_metrics_of_older_exports_are_counters(tmp_path):
+    rows = [
+        (5, 10, 256 * 7 + 1, '{"SM Active": "52", "Tensor Active": 3}'),
+        (5, 20, 256 * 7 + 1, '{"SM Active": "cut'),
+        (5, 30, 256 * 7 + 1, '{"event": "some text"}'),
+        (5, 40, 256 * 7 + 1, "[1, 2]"),
+    ]
+    trace = read(tmp_path, GENERIC_EVENTS=("rawTimestamp timestamp typeId data", rows))
+    assert trace.counters.rows() == [("1", "SM Active", 10, 52.0), ("1", "Tensor Active", 10, 3.0)]
+    assert codes(trace) == {"malformed_metric": 1}
+
+
+def test_spans_of_system_calls_and_mpi_are_host_events(tmp_path):
+    trace = read(
+        tmp_path,
+        OSRT_API=("start end eventClass globalTid nameId returnValue nestingLevel", [(10, 90, 27, T, 7, 0, 0)]),
+        MPI_COLLECTIVES_EVENTS=("start end globalTid textId", [(20, 60, T, 8)]),
+        runtime=(RUNTIME, [launch(65, 70, 1)]),
+        names=[*NAMES, "poll", "MPI_Allreduce"],
+    )
+    assert sorted(trace.host_events.select("name", "kind", "dur_ns", "self_ns").rows()) == [
+        ("MPI_Allreduce", "collective", 40, 40), ("cudaLaunchKernel_v7000", "launch", 5, 5), ("poll", "runtime", 80, 35),
+    ]  # fmt: skip
+
+
+def test_a_whole_graph_whose_kernels_are_recorded_is_no_operation(tmp_path):
+    graphs = [(100, 300, 0, 1, 7, 1, P, 3, 12), (400, 500, 0, 1, 7, 2, P, 3, 12)]
+    trace = read(
+        tmp_path,
+        kernel=(KERNEL, [(*kernel(100, 150, 1)[:-1], 5), (*kernel(200, 300, 1)[:-1], 6)]),
+        graph=("start end deviceId contextId streamId correlationId globalPid graphId graphExecId", graphs),
+        runtime=(RUNTIME, [launch(10, 20, 1), launch(30, 40, 2)]),
+    )
+    assert trace.ops.select("op_class", "start_ns", "launch_ns").rows() == [
+        ("matmul", 100, 10), ("matmul", 200, 10), ("graph", 400, 30),
+    ]  # fmt: skip
+    assert codes(trace) == {"graph_of_kernels": 1}
+
+
+def test_nodes_of_a_merged_export_are_told_apart(tmp_path):
+    second = (2 << 48) + (PID << 24)  # the same process and device number on another node
+    trace = read(
+        tmp_path,
+        kernel=(KERNEL, [kernel(100, 110, 5), kernel(100, 120, 5, process=second)]),
+        runtime=(RUNTIME, [launch(11, 12, 5), launch(22, 23, 5, thread=second + TID)]),
+        TARGET_INFO_GPU=(f"vmId {GPU}", [(1 << 48, 0, *H100), (2 << 48, 0, "NVIDIA A100-SXM4-40GB", *H100[1:])]),
+    )
+    assert trace.ops.select("device_id", "launch_ns", "launch_thread").rows() == [
+        ("1:0", 11, "1:100/101"), ("2:0", 22, "2:100/101"),
+    ]  # fmt: skip
+    assert [d.name for d in trace.devices] == ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"]
+    assert codes(trace) == {}
 
 
 def test_text_that_is_not_utf8_is_read(tmp_path):
