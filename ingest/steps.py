@@ -165,7 +165,8 @@ def _pattern(ops: pl.DataFrame) -> np.ndarray | None:
         begins = at + 1 + (int(np.argmax(np.median(after, axis=0))) if len(after) else 0)
         begins = np.unique(np.append(begins[0] - period, begins))
         begins = begins[(begins >= 0) & (begins < n)]
-        return None if same_launch[begins].any() else begins
+        inside = same_launch[begins]
+        return None if inside.mean() > 1 - _REPEATS_ALIKE else begins[~inside]
     return None
 
 

@@ -28,108 +28,112 @@ class Rule:
     severity: str = "info"
 
 
-_STEP = """
+_TYPICAL = """
     with step as (
-        select step, avg(wall_ns) as wall_ns, {columns} from step_gap where run_id = $1 and complete group by step
+        select step, avg(wall_ns) as wall_ns from steps where run_id = $1 and complete group by step
     ),
-    typical as (select median(wall_ns) as wall_ns, {medians} from step)
+    -- As everywhere, the typical step is the median one by wall time; of an even number, the two in the middle.
+    typical as (
+        select step, wall_ns from step
+        qualify row_number() over (order by wall_ns, step) in ((count(*) over () + 1) // 2, count(*) over () // 2 + 1)
+    ),
+    size as (
+        select (select count(distinct (trace_id, device_id)) from steps where run_id = $1 and complete) as devices,
+               (select count(*) from typical) as steps, (select avg(wall_ns) from typical) as wall_ns
+    )
 """
+"""Head of a query: `typical` are the typical steps of the run, `size` how many they and the devices are."""
+_GRADE = "case when saves_ns > 0.05 * any_value(wall_ns) then 'high' else 'medium' end as severity"
 
 
 def _bucket_rule(kind: str, column: str, sentence: str, least: float = 0.01) -> Rule:
-    """A finding where the median over steps of a bucket is at least a part of the step."""
-    sql = (
-        _STEP.format(columns=f"avg({column}) as bucket_ns", medians="median(bucket_ns) as bucket_ns")
-        + f"""
-    select cast(bucket_ns as bigint) as saves_ns, round(100 * bucket_ns / wall_ns, 1) as percent,
-           case when bucket_ns > 0.05 * wall_ns then 'high' else 'medium' end as severity
-    from typical where bucket_ns > {least} * wall_ns
+    """A finding where a bucket of the typical step is at least a part of it."""
+    sql = f"""
+        {_TYPICAL}
+        select cast(avg(g.{column}) as bigint) as saves_ns, round(100 * avg(g.{column}) / any_value(size.wall_ns), 1) as percent,
+               case when avg(g.{column}) > 0.05 * any_value(size.wall_ns) then 'high' else 'medium' end as severity
+        from step_gap g join typical using (step), size where g.run_id = $1 and g.complete
+        having avg(g.{column}) > {least} * any_value(size.wall_ns)
     """
-    )
     return Rule(kind=kind, sentence=sentence, sql=sql)
 
 
 RULES = (
     Rule(
         kind="slow_communication",
-        sentence="{collective}[[ over {group_size} ranks]]: {calls:.0f} a step[[ of {mean_bytes:bytes}]]"
-        "[[, bus bandwidth {busbw:.1f} GB/s]]; {exposed_ns:ns} a step exposed beyond [[{known} and ]]waiting",
-        sql="""
-            with per_step as (
-                select g.step, g.collective, g.group_size, count(distinct (g.trace_id, g.op_id)) as calls,
-                       avg(g.message_bytes) as mean_bytes, median(g.busbw_gb_per_s) as busbw,
-                       bool_or(g.predicted_ns is not null) as predicted,
-                       sum(w.share_ns - coalesce(c.wait_ns + c.pipeline_ns + c.minimum_ns, 0)) as exposed_ns
+        sentence="{collective}[[ over {group_size} ranks]]: {calls:.0f} a step[[ of {mean_bytes:bytes} on average]]"
+        "[[, bus bandwidth {busbw:.1f} GB/s]]; {saves_ns:ns} a step exposed[[ beyond {known}]][[, {unknown}]]",
+        sql=f"""
+            {_TYPICAL},
+            own as (
+                select g.collective, g.group_size, g.message_bytes, g.busbw_gb_per_s, w.share_ns,
+                       coalesce(c.wait_ns + c.pipeline_ns + c.minimum_ns, 0) as explained_ns,
+                       g.predicted_ns is not null as predicted, g.instance_id is not null as matched
                 from collective_gap g
                 join op_windows w using (trace_id, op_id)
-                join steps s on s.trace_id = w.trace_id and s.device_id = w.device_id and s.step = w.step and s.complete
+                join typical on typical.step = w.step
                 left join comm_windows c on c.trace_id = w.trace_id and c.op_id = w.op_id and c.step = w.step
-                where g.run_id = $1 group by all
-            ),
-            devices as (
-                select count(distinct (trace_id, device_id)) as n, median(wall_ns) as wall_ns
-                from steps where run_id = $1 and complete
+                where g.run_id = $1
             )
-            select coalesce(collective, 'communication of unknown kind') as collective, group_size, median(calls / n) as calls,
-                   median(mean_bytes) as mean_bytes, median(busbw) as busbw,
-                   case when bool_or(predicted) then 'the minimum' end as known,
-                   cast(median(exposed_ns / n) as bigint) as exposed_ns,
-                   cast(median(exposed_ns / n) as bigint) as saves_ns,
-                   case when saves_ns > 0.05 * any_value(wall_ns) then 'high' else 'medium' end as severity
-            from per_step, devices group by collective, group_size having median(exposed_ns / n) > 0.01 * any_value(wall_ns)
+            select coalesce(collective, 'communication of unknown kind') as collective, group_size,
+                   count(*) / any_value(devices) / any_value(steps) as calls, avg(message_bytes) as mean_bytes,
+                   median(busbw_gb_per_s) as busbw,
+                   case when bool_and(predicted and matched) then 'the minimum and waiting'
+                        when bool_and(predicted) then 'the minimum' when bool_and(matched) then 'waiting' end as known,
+                   case when not bool_and(matched) then 'waiting for ranks that are not matched included' end as unknown,
+                   cast(sum(share_ns - explained_ns) / any_value(devices) / any_value(steps) as bigint) as saves_ns, {_GRADE}
+            from own, size group by collective, group_size having saves_ns > 0.01 * any_value(wall_ns)
         """,
     ),
     Rule(
         kind="late_rank",
-        sentence="rank {last_rank} arrives last in {late} of {steps} steps; the others wait {wait_ns:ns} a step for it",
-        sql="""
-            with waits as (
-                select g.instance_id, g.step, any_value(g.last_rank) as last_rank, avg(g.wait_ns) as wait_ns
-                from collective_gap g where g.run_id = $1 and g.instance_id is not null and g.last_rank is not null
-                group by g.instance_id, g.step
+        sentence="rank {last_rank} arrives last in {late} of {steps} steps; the others wait {others_ns:ns} a step for it",
+        sql=f"""
+            {_TYPICAL},
+            exposed as (
+                select w.step, g.last_rank, sum(c.wait_ns) as wait_ns
+                from collective_gap g
+                join op_windows w using (trace_id, op_id)
+                join step on step.step = w.step
+                join comm_windows c on c.trace_id = w.trace_id and c.op_id = w.op_id and c.step = w.step
+                where g.run_id = $1 and g.last_rank is not null group by all
             ),
             blamed as (
-                select step, last_rank, sum(wait_ns) as wait_ns,
-                       row_number() over (partition by step order by sum(wait_ns) desc) as place
-                from waits group by step, last_rank
+                select step, last_rank, row_number() over (partition by step order by wait_ns desc) as place from exposed
             ),
-            bucket as (
-                select median(comm_wait_ns) as saves_ns, median(wall_ns) as wall_ns
-                from (select step, avg(comm_wait_ns) as comm_wait_ns, avg(wall_ns) as wall_ns
-                      from step_gap where run_id = $1 and complete group by step)
+            late as (
+                select last_rank, count(*) as late, (select count(distinct step) from exposed) as steps
+                from blamed where place = 1 group by last_rank
             )
-            select last_rank, count(*) as late, (select count(distinct step) from waits) as steps,
-                   cast(any_value(saves_ns) as bigint) as wait_ns, cast(any_value(saves_ns) as bigint) as saves_ns,
-                   case when any_value(saves_ns) > 0.05 * any_value(wall_ns) then 'high' else 'medium' end as severity
-            from blamed, bucket where place = 1 group by last_rank
-            having count(*) >= 0.5 * (select count(distinct step) from waits)
-               and any_value(saves_ns) > 0.005 * any_value(wall_ns)
-        """,
+            -- What the others wait; and what mending it saves: the mean over all ranks, one of which does not wait.
+            select l.last_rank, any_value(l.late) as late, any_value(l.steps) as steps,
+                   cast(sum(e.wait_ns) / nullif(any_value(size.devices) - 1, 0) / any_value(size.steps) as bigint) as others_ns,
+                   cast(sum(e.wait_ns) / any_value(size.devices) / any_value(size.steps) as bigint) as saves_ns, {_GRADE}
+            from late l join exposed e using (last_rank) join typical on typical.step = e.step, size
+            where l.late >= 0.5 * l.steps
+            group by l.last_rank having saves_ns > 0.005 * any_value(size.wall_ns)
+        """.replace("any_value(wall_ns)", "any_value(size.wall_ns)"),
     ),
     Rule(
         kind="slow_operations",
         sentence="{operation:name} {shapes:shapes}: {calls:.0f} a step at {efficiency:.0f}% of its roofline bound, "
         "{saves_ns:ns} a step beyond it",
-        sql="""
-            with step as (select step, avg(wall_ns) as wall_ns from step_gap where run_id = $1 and complete group by step),
-            devices as (select count(distinct (trace_id, device_id)) as n from steps where run_id = $1 and complete),
-            per_step as (
-                select g.step, coalesce(g.framework_op, g.name) as operation, coalesce(g.shapes::varchar, '') as shapes,
-                       count(*) as calls, sum(g.gap_ns) as gap_ns, sum(g.t_min_ns) as min_ns, sum(g.dur_ns) as dur_ns
-                from op_gap g join step using (step)
-                where g.run_id = $1 and g.t_min_ns is not null and g.bound <> 'communication'
-                  and g.op_class not in ('copy', 'memset')
-                group by all
-            ),
-            grouped as (
-                select operation, shapes, sum(calls) / n / (select count(*) from step) as calls,
-                       100.0 * sum(min_ns) / nullif(sum(dur_ns), 0) as efficiency,
-                       cast(sum(gap_ns) / n / (select count(*) from step) as bigint) as saves_ns
-                from per_step, devices group by operation, shapes, n
+        sql=f"""
+            {_TYPICAL},
+            own as (
+                select coalesce(g.framework_op, g.name) as operation, coalesce(g.shapes::varchar, '') as shapes, g.dur_ns,
+                       g.t_min_ns, w.share_ns,
+                       case when w.dur_ns = g.dur_ns then g.t_min_ns else g.t_min_ns * w.dur_ns / g.dur_ns end as min_ns
+                from op_gap g
+                join op_windows w using (trace_id, op_id)
+                join typical on typical.step = w.step
+                where g.run_id = $1 and w.state = 'compute' and g.t_min_ns is not null
             )
-            select operation, shapes, calls, efficiency, saves_ns,
-                   case when saves_ns > 0.05 * (select median(wall_ns) from step) then 'high' else 'medium' end as severity
-            from grouped where saves_ns > 0.01 * (select median(wall_ns) from step) order by saves_ns desc limit 5
+            select operation, shapes, count(*) / any_value(devices) / any_value(steps) as calls,
+                   100.0 * sum(t_min_ns) / nullif(sum(dur_ns), 0) as efficiency,
+                   cast(sum(share_ns - min_ns) / any_value(devices) / any_value(steps) as bigint) as saves_ns, {_GRADE}
+            from own, size group by operation, shapes
+            having saves_ns > 0.01 * any_value(wall_ns) order by saves_ns desc limit 5
         """,
     ),
     _bucket_rule(
@@ -150,7 +154,8 @@ RULES = (
     _bucket_rule(
         "launch_gaps",
         "idle_gap_ns",
-        "the device idles {saves_ns:ns} a step ({percent}%) between launch and start of operations",
+        "the device idles {saves_ns:ns} a step ({percent}%) from when the launch of its next operation is called until that "
+        "starts: slow or blocking launch calls, launch latency, gaps on the device",
     ),
     _bucket_rule("copies", "exposed_copy_ns", "copies and fills run alone {saves_ns:ns} a step ({percent}%)"),
     _bucket_rule(
@@ -159,11 +164,23 @@ RULES = (
     Rule(
         kind="recomputation",
         sentence="{saves_ns:ns} a step at peak is spent on FLOPs beyond the model's",
-        sql="""
-            select cast(median(recompute_math_ns) as bigint) as saves_ns from step_gap
-            where run_id = $1 and complete having median(recompute_math_ns) > 0.01 * median(wall_ns)
+        sql=f"""
+            {_TYPICAL}
+            select cast(avg(g.recompute_math_ns) as bigint) as saves_ns from step_gap g join typical using (step), size
+            where g.run_id = $1 and g.complete having avg(g.recompute_math_ns) > 0.01 * any_value(size.wall_ns)
         """,
         severity="medium",
+    ),
+    Rule(
+        kind="impossible_mfu",
+        sentence="MFU is {mfu:.0f}%[[, HFU {hfu:.0f}%]]: [model] or tokens_per_step of the manifest do not fit what ran",
+        sql=f"""
+            {_TYPICAL}
+            select 100 * avg(g.mfu) as mfu, 100 * avg(g.hfu) as hfu, avg(g.modelled_share_frac) as modelled_share_frac
+            from step_gap g join typical using (step) where g.run_id = $1 and g.complete
+            having avg(g.mfu) > 1 or (avg(g.modelled_share_frac) > 0.99 and avg(g.mfu) > 1.05 * avg(g.hfu))
+        """,
+        severity="high",
     ),
     Rule(
         kind="beats_its_bound",
@@ -178,7 +195,8 @@ RULES = (
             select coalesce(framework_op, name) as operation, op_class, count(*) as calls, sum(dur_ns) as dur_ns,
                    sum(t_min_ns) as t_min_ns, 100.0 * sum(dur_ns) / sum(t_min_ns) as percent
             from op_gap join ticks using (trace_id)
-            where run_id = $1 and t_min_ns is not null and bound <> 'communication' and dur_ns + tick_ns < t_min_ns
+            where run_id = $1 and t_min_ns is not null and op_class not in ('collective', 'copy', 'memset')
+              and dur_ns + tick_ns < t_min_ns
             group by operation, op_class having sum(dur_ns) < 0.98 * sum(t_min_ns)
             order by sum(t_min_ns) - sum(dur_ns) desc limit 5
         """,
@@ -238,8 +256,8 @@ RULES = (
             select 100.0 * sum(o.dur_ns) filter (o.launch_ns is null and o.step is null) / nullif(sum(o.dur_ns), 0) as percent,
                    count(*) filter (o.launch_ns is null and o.step is null) as operations
             from ops o join traces t using (trace_id)
-            where t.run_id = $1 and exists (
-                select 1 from ops p where p.trace_id = o.trace_id and p.launch_ns is not null)
+            where t.run_id = $1 and o.trace_id in (
+                select trace_id from steps where run_id = $1 and source not in ('whole_trace', 'inferred'))
             having percent > 5
         """,
         severity="low",
@@ -280,6 +298,17 @@ RULES = (
         sql="""
             select step, any_value(incomplete_reason) as reason, count(*) as devices
             from steps where run_id = $1 and not complete group by step order by step limit 5
+        """,
+    ),
+    Rule(
+        kind="few_steps",
+        sentence="only {steps} complete step(s): nothing marks the end of the last one, so what the host does after its last "
+        "operation is not in it; record three or more",
+        sql="""
+            select count(distinct step) as steps from steps
+            where run_id = $1 and complete and source not in ('whole_trace', 'inferred')
+            having count(distinct step) between 1 and 2
+               and count(distinct step) = (select count(distinct step) from steps where run_id = $1)
         """,
     ),
     Rule(
@@ -343,7 +372,9 @@ def short_shapes(shapes: str) -> str:
         listed = json.loads(shapes)
     except ValueError:
         return ""
-    texts = [json.dumps(s, separators=(",", ":")) for s in listed if s]
+    texts = [
+        f"{len(s)} tensors" if isinstance(s[0], list) else json.dumps(s, separators=(",", ":")) for s in listed if s
+    ]
     return " ".join(texts) if len(texts) <= 4 else " ".join(texts[:3]) + f" and {len(texts) - 3} more"
 
 

@@ -74,7 +74,7 @@ def test_a_slower_night_is_named_with_its_page_and_the_run_before(source, tmp_pa
     assert (change.run_id, change.before, change.verdict) == ("j/tue", "j/mon", "slower")
     assert change.delta_ns == 50_000
     assert "nothing got slower" not in done.lines()[0]
-    assert change.words.startswith("j/tue: 50 µs (41.7%) slower than j/mon (120 µs → 170 µs a step)")
+    assert change.words.startswith("j/tue: 50.0 µs (41.7%) slower than j/mon (120 µs → 170 µs a step)")
     assert (tmp_path / "site" / change.page).is_file()
 
 
