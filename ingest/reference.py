@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 import tracegap.models
-from tracegap.ingest.classify import aten_names, aten_ops, hlo_cost
+from tracegap.ingest.classify import aten_names, aten_table, hlo_cost
 from tracegap.models import formulas, hardware, quantities
 
 _BOOK = "*How to Scale Your Model*"
@@ -122,7 +122,7 @@ def _operations() -> Iterator[str]:
     yield f"FLOPs and bytes from shapes [M1 to M10]. {_SHAPES} What is not in a trace is unknown, with the reason."
     yield ""
     users: dict[str, list[str]] = defaultdict(list)
-    for name, entry in aten_ops.ENTRIES.items():
+    for name, entry in aten_table.entries().items():
         users[entry.kind].append(name)
     rows = [
         (kind, _words(function), _place(function), " ".join(sorted(users[kind])))

@@ -1,6 +1,6 @@
 """From a PyTorch operator and its recorded arguments to class, FLOPs and bytes. Pure.
 
-`describe` looks an operator up in the table of `aten_ops`, and says why where it cannot tell a number. It is meant to
+`describe` looks an operator up in the table of `aten_table`, and says why where it cannot tell a number. It is meant to
 be called once for each distinct tuple of arguments: a trace has few of them.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from tracegap.ingest.classify.aten_args import Args
 from tracegap.ingest.classify.aten_names import AUTOGRAD, COMMUNICATION, REASONS, VIEWS, WRAPPERS
-from tracegap.ingest.classify.aten_ops import ENTRIES, Entry
+from tracegap.ingest.classify.aten_table import Entry, entries
 from tracegap.ingest.classify.kernel import kernel_class
 from tracegap.models import formulas
 from tracegap.models.errors import BadShape
@@ -101,10 +101,11 @@ def _masked(spec: OpSpec, causal: bool | None) -> OpSpec:
 
 def _entry(plain: str) -> tuple[Entry | None, bool]:
     """The table's entry, and whether the operator writes into its first argument."""
-    if plain in ENTRIES:
-        return ENTRIES[plain], False
-    if plain.endswith("_") and plain[:-1] in ENTRIES:
-        return ENTRIES[plain[:-1]], True
+    known = entries()
+    if plain in known:
+        return known[plain], False
+    if plain.endswith("_") and plain[:-1] in known:
+        return known[plain[:-1]], True
     return None, False
 
 

@@ -17,17 +17,29 @@ REASONS: dict[str, tuple[OpClass, str]] = {
     **dict.fromkeys(("index", "index_put_", "_index_put_impl_", "_unsafe_index"), (OpClass.EMBEDDING, _INDICES)),
     **dict.fromkeys(("masked_select", "nonzero", "masked_scatter_", "repeat_interleave"), (OpClass.EMBEDDING, _DATA)),
     **dict.fromkeys(("_unique2", "_unique", "unique_dim", "unique_consecutive"), (OpClass.SORT, _DATA)),
-    **dict.fromkeys(("histc", "bincount", "histogram"), (OpClass.REDUCTION, _DATA)),
-    **dict.fromkeys(("arange", "linspace", "range", "constant_pad_nd"), (OpClass.DATA_MOVEMENT, _SIZE)),
+    **dict.fromkeys(("bincount", "histogram"), (OpClass.REDUCTION, _DATA)),
+    **dict.fromkeys(("arange", "linspace", "range"), (OpClass.DATA_MOVEMENT, _SIZE)),
     **dict.fromkeys(("randperm", "multinomial"), (OpClass.RANDOM, _SIZE)),
     **dict.fromkeys(("_local_scalar_dense", "_pin_memory"), (OpClass.COPY, "a copy between host and device")),
     **dict.fromkeys(
         (
             "vllm::unified_attention", "vllm::unified_attention_with_output", "_C::paged_attention_v1",
-            "_C::paged_attention_v2", "flash_attn::_flash_attn_with_kvcache",
+            "_C::paged_attention_v2", "flash_attn::_flash_attn_with_kvcache", "_rocm_C::paged_attention",
+            "vllm::unified_mla_attention", "vllm::unified_mla_attention_with_output", "sgl_kernel::cutlass_mla_decode",
+            "_flashmla_C::fwd_kvcache_mla", "sgl_kernel::merge_state_v2", "aiter::mla_decode_stage1_asm_fwd",
         ),
         (OpClass.ATTENTION, _CONTEXTS),
     ),
+    **dict.fromkeys(
+        ("_sparse_semi_structured_mm", "_sparse_semi_structured_linear", "_cslt_sparse_mm", "_sparse_mm"),
+        (OpClass.MATMUL, "a sparse product: the peaks of the catalogue are dense"),
+    ),
+    **dict.fromkeys(("_ctc_loss", "_cudnn_ctc_loss"), (OpClass.REDUCTION, "lengths of the targets are not in the trace")),
+    **dict.fromkeys(
+        ("linalg_qr", "_linalg_svd", "_linalg_eigh"), (OpClass.OTHER, "its iterations depend on the library and the data")
+    ),
+    "LigerFusedLinearCrossEntropyFunction": (OpClass.SOFTMAX, "rows of a chunk are not in the trace"),
+    "MambaSplitConv1dScanCombinedFn": (OpClass.OTHER, "length of a chunk is not in the trace"),
 }  # fmt: skip
 """Operators whose cost the recorded arguments do not determine: class and reason."""
 

@@ -139,14 +139,29 @@ def _sizes(q: Tensor, k: Tensor, v: Tensor, layout: str) -> dict[str, int]:
     }
 
 
+def _packed_sizes(spec: OpSpec, q: Tensor, k: Tensor, v: Tensor) -> dict[str, int] | None:
+    """Sizes of a packed batch, of which shapes tell the sum and the longest: None unless all are as long as that one."""
+    p = spec.params
+    batch, longest_q, longest_k = p.get("sequences"), p.get("longest_q"), p.get("longest_k")
+    if not batch or not longest_q or not longest_k or min(len(q.shape), len(k.shape), len(v.shape)) < 3:
+        return None
+    tokens = [elements(t) // max(t.shape[-1] * t.shape[-2], 1) for t in (q, k)]
+    if tokens != [batch * longest_q, batch * longest_k]:
+        return None
+    return {"B": batch, "T": longest_q, "S": longest_k, "N": q.shape[-2], "d_qk": q.shape[-1], "d_v": v.shape[-1]}
+
+
 def _flops(spec: OpSpec, q: Tensor, k: Tensor, v: Tensor, *, backward: bool) -> tuple[int | None, str | None]:
     """FLOPs, and what they assume or why they are unknown."""
-    if spec.params.get("varlen") or len(q.shape) == 3:
-        return None, "sequence lengths of a packed batch are not in the trace"
+    if spec.params.get("contexts_unknown"):
+        return None, "lengths of the contexts are not in the trace"
     causal = spec.params.get("causal")
+    packed = bool(spec.params.get("varlen")) or len(q.shape) == 3
+    sizes = _packed_sizes(spec, q, k, v) if packed else _sizes(q, k, v, spec.params["layout"])
+    if sizes is None:
+        return None, "sequence lengths of a packed batch are not in the trace"
     if causal is None:
         return None, "whether the mask is causal is not in the trace (PyTorch 2.1 and newer record it with the shapes)"
-    sizes = _sizes(q, k, v, spec.params["layout"])
     count = attention_bwd_flops if backward else attention_fwd_flops
     flops = count(
         **sizes,
@@ -163,13 +178,14 @@ def attention(spec: OpSpec) -> Cost:
     """Fused attention forward [M5, M6].
 
     Tensors: q, k, v, then what else is read (bias). Params: `layout` (BNTH or BTNH), `causal` (None = not known: FLOPs
-    unknown, for it halves them), `mask`, `window`, `window_right`, `varlen` (packed sequences: FLOPs unknown).
-    Log-sum-exp is not counted.
+    unknown, for it halves them), `mask`, `window`, `window_right`, `varlen` (packed sequences: FLOPs known only where
+    `sequences`, `longest_q` and `longest_k` say that all are equally long), `contexts_unknown` (keys come from a cache of
+    which only a part is used: FLOPs unknown, and bytes are unknown then). Log-sum-exp is not counted.
     """
     q, k, v = (tensor(spec, i) for i in range(3))
     flops, note = _flops(spec, q, k, v, backward=False)
     out = elements(q) // max(q.shape[-1], 1) * v.shape[-1]
-    moved = total(nbytes(*spec.tensors), bytes_of(out, q.dtype))
+    moved = None if spec.params.get("contexts_unknown") else total(nbytes(*spec.tensors), bytes_of(out, q.dtype))
     return Cost(flops=flops, bytes=moved, dtype=math_dtype(q), note=join(note, unknown_dtype_note(q, k, v)))
 
 
@@ -184,3 +200,41 @@ def attention_backward(spec: OpSpec) -> Cost:
     gradients = total(*(bytes_of(elements(t), t.dtype) for t in (q, k, v)))
     moved = total(nbytes(*spec.tensors), gradients)
     return Cost(flops=flops, bytes=moved, dtype=math_dtype(q), note=join(note, unknown_dtype_note(*spec.tensors)))
+
+
+@quantity("mla_decode_flops", "M5")
+def mla_decode_flops(*, B: int, S: int, N: int, d_latent: int, d_rope: int) -> float:
+    """FLOPs of a decoding step of latent attention (MLA) with absorbed projections: B queries, S cached tokens each.
+
+    Scores have d_latent + d_rope, values d_latent: 2 B N S (2 d_latent + d_rope).
+    """
+    return 2 * B * N * S * (2 * d_latent + d_rope)
+
+
+@quantity("mla_decode_bytes", "M6")
+def mla_decode_bytes(*, B: int, S: int, N: int, d_latent: int, d_rope: int, bytes_per_elem: float) -> float:
+    """Bytes of that step: one latent a cached token for all heads, queries read, outputs written [M6]."""
+    return bytes_per_elem * B * (S * (d_latent + d_rope) + N * (2 * d_latent + d_rope))
+
+
+@formula("paged_attention")
+def paged_attention(spec: OpSpec) -> Cost:
+    """A decoding step over a paged cache: each sequence reads its own context once. Tensors: q [sequences, N, d].
+
+    Params: `contexts` (tokens of each sequence; None = not known, as in every trace: a configuration may tell), `kv_heads`,
+    `cache_dtype` (default q's), `latent` (width of a latent cache, MLA: then kv_heads is 1 and q has d = latent + rope).
+    """
+    q, contexts = tensor(spec, 0), spec.params.get("contexts")
+    if contexts is None:
+        return Cost(flops=None, bytes=None, dtype=math_dtype(q), note="lengths of the contexts are not in the trace")
+    if len(q.shape) != 3:
+        raise BadShape(f"{spec.kind}: expected [sequences, heads, width], got {q.shape}")
+    sequences, heads, width = q.shape
+    latent, cached = spec.params.get("latent"), sum(contexts)
+    values = width if latent is None else int(latent)
+    stored = width if latent is not None else 2 * width * int(spec.params.get("kv_heads") or heads)
+    cache = bytes_of(cached * stored, spec.params.get("cache_dtype") or q.dtype)
+    moved = total(cache, nbytes(q), bytes_of(sequences * heads * values, q.dtype))
+    return Cost(
+        flops=2 * heads * cached * (width + values), bytes=moved, dtype=math_dtype(q), note=unknown_dtype_note(q)
+    )

@@ -1,6 +1,6 @@
 """Embeddings, gathers and scatters: what is touched counts, the table does not."""
 
-from math import prod
+from math import ceil, log2, prod
 
 from tracegap.models.cost import Cost
 from tracegap.models.errors import BadShape
@@ -81,3 +81,13 @@ def scatter(spec: OpSpec) -> Cost:
     moved = total(nbytes(*spec.tensors), bytes_of(n * (2 if adds else 1), dtype))
     math = math_dtype(tensor(spec, 0)) if adds and source is not None else None
     return Cost(flops=n if adds else 0, bytes=moved, dtype=math, note=unknown_dtype_note(*spec.tensors))
+
+
+@formula("search")
+def search(spec: OpSpec) -> Cost:
+    """Finds places in sorted boundaries by halving. Tensors: values, boundaries. Params: `out_dtype`."""
+    values, boundaries = tensor(spec, 0), tensor(spec, 1)
+    n, length = elements(values), boundaries.shape[-1] if boundaries.shape else 1
+    moved = total(nbytes(values, boundaries), bytes_of(n, str(spec.params["out_dtype"])))
+    note = unknown_dtype_note(values, boundaries)
+    return Cost(flops=n * ceil(log2(length + 1)), bytes=moved, dtype=math_dtype(values), note=note)

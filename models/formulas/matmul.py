@@ -33,17 +33,26 @@ def grouped_mm_bytes(*, M: int, K: int, N: int, G: int, bytes_per_elem: float) -
     return bytes_per_elem * (M * K + G * K * N + M * N)
 
 
+@quantity("quantised_weight_bytes", "M1")
+def quantised_weight_bytes(
+    *, K: int, N: int, weight_bits: float, group: int, scale_bytes: float = 2, zero_bytes: float = 0
+) -> float:
+    """Bytes of [K, N] weights of few bits, with a scale (and a zero point) for each `group` of a column [M1]."""
+    return K * N * weight_bits / 8 + K / group * N * (scale_bytes + zero_bytes)
+
+
 def _cost(spec: OpSpec, flops: int, out_elements: int, *operands: Operand) -> Cost:
     """Cost of a product of the first two operands with a result in `out_dtype` (default: that of the first)."""
     a = tensor(spec, 0)
     out_dtype = spec.params.get("out_dtype", a.dtype)
+    math = spec.params.get("math") or math_dtype(a)
     note = join(
         spec.params.get("note"),
         unknown_dtype_note(*operands),
         "dtype of the result is not in the trace" if out_dtype is None else None,
     )
     written = None if out_dtype is None else bytes_of(out_elements, out_dtype)
-    return Cost(flops=flops, bytes=total(nbytes(*operands), written), dtype=math_dtype(a), note=note)
+    return Cost(flops=flops, bytes=total(nbytes(*operands), written), dtype=math, note=note)
 
 
 @formula("matmul")
@@ -51,8 +60,8 @@ def matmul(spec: OpSpec) -> Cost:
     """Product of a [..., M, K] and b [..., K, N] with equal batch dimensions; vectors are [K].
 
     Tensors: a, b, then whatever else is read once at its own size (bias, addend, scales). Params: `out_dtype` (default
-    a's; None = unknown), `transposed_b` (b is [N, K], as weights of a linear layer are; a may have any rank), `note`
-    (what the bytes leave out).
+    a's; None = unknown), `math` (dtype of the arithmetic; default a's), `transposed_b` (b is [N, K], as weights of a
+    linear layer are; a may have any rank), `note` (what the bytes leave out).
     """
     a, b = tensor(spec, 0), tensor(spec, 1)
     if spec.params.get("transposed_b"):

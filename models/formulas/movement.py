@@ -102,3 +102,25 @@ def buffers(spec: OpSpec) -> Cost:
         return Cost(flops=None, bytes=None, note="no buffers in the trace")
     note = "arithmetic of a compiled kernel is not in the trace; each buffer counts once"
     return Cost(flops=None, bytes=total(*(moved(o) for o in spec.tensors)), note=note)
+
+
+@formula("pad")
+def pad(spec: OpSpec) -> Cost:
+    """Adds margins. Tensors: x. Params: `margins` before and after, last dimension first (None = not known)."""
+    x, margins = tensor(spec, 0), spec.params.get("margins")
+    if margins is None:
+        return Cost(flops=None, bytes=None, note="size of the result is not in the trace")
+    added = [int(a) + int(b) for a, b in zip(margins[::2], margins[1::2], strict=True)]
+    if len(added) > len(x.shape):
+        raise BadShape(f"{spec.kind}: margins {margins} of shape {x.shape}")
+    kept = len(x.shape) - len(added)
+    shape = x.shape[:kept] + tuple(n + a for n, a in zip(x.shape[kept:], reversed(added), strict=True))
+    return Cost(flops=0, bytes=total(nbytes(x), bytes_of(prod(shape), x.dtype)), note=unknown_dtype_note(x))
+
+
+@formula("pad_backward")
+def pad_backward(spec: OpSpec) -> Cost:
+    """Takes margins off a gradient, adding what they mirrored. Tensors: gradient, x (its size, not read)."""
+    grad, x = tensor(spec, 0), tensor(spec, 1)
+    moved = total(nbytes(grad), bytes_of(elements(x), grad.dtype))
+    return Cost(flops=elements(grad), bytes=moved, dtype=math_dtype(grad), note=unknown_dtype_note(grad))

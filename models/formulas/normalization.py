@@ -138,3 +138,26 @@ def softmax_backward(spec: OpSpec) -> Cost:
     n = prod(grad.shape)
     moved = total(nbytes(*spec.tensors), bytes_of(n, spec.params.get("out_dtype") or grad.dtype))
     return Cost(flops=4 * n, bytes=moved, dtype=math_dtype(grad), note=unknown_dtype_note(grad))
+
+
+@formula("cross_entropy")
+def cross_entropy(spec: OpSpec) -> Cost:
+    """Fused cross-entropy: 5 FLOPs a logit; logits and targets read [M9]. Tensors: logits, targets.
+
+    Params: `gradient` (it is written over the logits in the same call). One loss a row is written.
+    """
+    x, target = tensor(spec, 0), tensor(spec, 1)
+    n = elements(x)
+    written = bytes_of(n, x.dtype) if spec.params.get("gradient") else 0
+    moved = total(nbytes(x, target), written, _statistics_bytes(x, n // max(x.shape[-1], 1) if x.shape else 1))
+    return Cost(flops=5 * n, bytes=moved, dtype=math_dtype(x), note=unknown_dtype_note(x, target))
+
+
+@formula("add_norm")
+def add_norm(spec: OpSpec) -> Cost:
+    """RMSNorm of x + residual, both written: one FLOP an element more than RMSNorm. Tensors: x, residual, weights."""
+    x, residual = tensor(spec, 0), tensor(spec, 1)
+    n, cols = elements(x), x.shape[-1] if x.shape else 1
+    flops = n + rms_norm_fwd_flops(rows=n // max(cols, 1), cols=cols, affine=_weight(spec, 2) is not None)
+    moved = total(nbytes(*spec.tensors), nbytes(x, residual))
+    return Cost(flops=int(flops), bytes=moved, dtype=math_dtype(x), note=unknown_dtype_note(*spec.tensors))

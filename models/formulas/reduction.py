@@ -56,6 +56,20 @@ def reduction(spec: OpSpec) -> Cost:
     )
 
 
+@formula("elementwise_sums")
+def elementwise_sums(spec: OpSpec) -> Cost:
+    """Sums a channel of products of tensors of one shape, each read once; results are small and not counted.
+
+    Params: `flops_per_element`.
+    """
+    tensors = flat(spec.tensors)
+    if not tensors:
+        raise BadShape(f"{spec.kind}: no tensors")
+    n = elements(tensors[0])
+    flops = int(spec.params["flops_per_element"]) * n
+    return Cost(flops=flops, bytes=nbytes(*tensors), dtype=math_dtype(*tensors), note=unknown_dtype_note(*tensors))
+
+
 @formula("extreme")
 def extreme(spec: OpSpec) -> Cost:
     """Largest or smallest: of two tensors element by element, else of one. Tensors: x, other. Params: `reduction`'s."""

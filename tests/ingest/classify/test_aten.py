@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.aten import Described, describe
 from tracegap.ingest.classify.aten_names import REASONS, VIEWS, WRAPPERS
-from tracegap.ingest.classify.aten_ops import ENTRIES
+from tracegap.ingest.classify.aten_table import entries
 from tracegap.models import formulas
 from tracegap.models.ops import DTYPE_BYTES, OpClass
+
+ENTRIES = entries()
 
 BF16, F32, I64 = "c10::BFloat16", "float", "long int"
 
