@@ -90,6 +90,8 @@ def cut(starts: Ints, ends: Ints, edges: Ints) -> Pieces:
     first = np.clip(np.searchsorted(edges, starts, side="right") - 1, 0, tiles - 1)
     last = np.maximum(first, np.searchsorted(edges, ends, side="left") - 1)
     count = last - first + 1
+    if (count == 1).all():
+        return Pieces(np.arange(len(starts)), first, starts, ends)
     of = np.repeat(np.arange(len(starts)), count)
     tile = first[of] + (np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count))
     begin = np.maximum(starts[of], edges[tile])

@@ -21,7 +21,7 @@ from tracegap.ingest.schema import BY_NAME, OF_TRACE, SCHEMA_VERSION, TABLES
 DEFAULT_STORE = "tracegap.duckdb"
 """Used where neither an argument nor TRACEGAP_STORE names a store."""
 _ROW_GROUP = 122_880  # rows that DuckDB compresses together
-_UNDER_WAY = 3  # frames that wait to be stored: the tables of a device
+_UNDER_WAY = 8  # row groups that wait to be stored
 _COMPATIBILITY = {"storage_compatibility_version": "v1.2.0"}  # DuckDB 1.5 and 2.0 read each other's files
 SQL_DIR = Path(__file__).parent / "sql"
 
@@ -144,21 +144,19 @@ class Appender:
             self._thread.shutdown()
 
     def add(self, table: str, frame: pl.DataFrame, **same: str | int | None) -> None:
-        """Appends a frame as `insert` does; `same` are columns with one value for all its rows.
-
-        At most a batch of the same table is under way: this waits for it.
-        """
+        """Appends a frame as `insert` does, with columns `same` of one value. Waits where too much is under way."""
         if not len(frame):
             return
         kinds = {str: pl.Categorical(), int: pl.Int64(), type(None): pl.Int64()}
         frame = frame.with_columns(pl.lit(value, dtype=kinds[type(value)]).alias(name) for name, value in same.items())
         if table in self._left:
             frame = pl.concat([self._left.pop(table), frame], how="vertical_relaxed")
-        whole = len(frame) // _ROW_GROUP * _ROW_GROUP
-        if whole < len(frame):
-            self._left[table] = frame[np.arange(whole, len(frame))]  # copies: a slice would hold the whole frame
-        if whole:
-            self._submit(table, frame[:whole])
+        for first in range(0, len(frame), _ROW_GROUP):
+            group = frame[np.arange(first, min(first + _ROW_GROUP, len(frame)))]  # a slice would hold the whole frame
+            if len(group) == _ROW_GROUP:
+                self._submit(table, group)
+            else:
+                self._left[table] = group
 
     def _submit(self, table: str, frame: pl.DataFrame) -> None:
         if len(self._running) == _UNDER_WAY:
@@ -194,6 +192,12 @@ def remove_trace(con: duckdb.DuckDBPyConnection, trace_id: str) -> None:
     """Removes every row of a trace."""
     for table in ("traces", *OF_TRACE):
         con.execute(f"delete from {table} where trace_id = ?", [trace_id]).fetchall()
+
+
+def remove_empty_runs(con: duckdb.DuckDBPyConnection) -> None:
+    """Removes runs that have no trace any more, with their findings."""
+    for table in ("findings", "runs"):
+        con.execute(f"delete from {table} where run_id not in (select run_id from traces)").fetchall()
 
 
 def now() -> datetime.datetime:

@@ -43,6 +43,8 @@ def _lean(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {name: pl.Categorical() if kind == pl.String else kind for name, kind in schema.items()}
 
 
+ASYNC = "async"
+"""Stream of asynchronous operations, which run beside the others."""
 LEAN_OPS, LEAN_COLLECTIVES = _lean(OPS), _lean(COLLECTIVES)
 
 

@@ -15,6 +15,7 @@ from tracegap.ingest.protobuf import DecodeError, messages
 from tracegap.ingest.readers._xplane import MISSING, EventKind, Ints, Line, Plane, Value
 from tracegap.ingest.readers._xspace_host import Launch
 from tracegap.ingest.readers._xspace_ops import (
+    ASYNC,
     Batch,
     Context,
     Op,
@@ -213,7 +214,7 @@ class _Reader:
                 table.append(_together(one.begun.op, one.done.op))
             rows.append((ops[key], one.start_ps, one.end_ps, one.group))
         op, start, end, group = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
-        self.batches.append(Batch(stream="async", ops=table, op=op, start_ps=start, end_ps=end, group=group))
+        self.batches.append(Batch(stream=ASYNC, ops=table, op=op, start_ps=start, end_ps=end, group=group))
 
 
 def _whole_name(instruction: Instruction) -> str:

@@ -19,6 +19,7 @@ from tracegap.ingest.readers._xplane import MISSING, Line, Plane, Source, Space,
 from tracegap.ingest.readers._xspace_facts import device_facts, is_unknown, plane_facts, space_facts
 from tracegap.ingest.readers._xspace_host import Clock, Host, read_host, to_ns
 from tracegap.ingest.readers._xspace_ops import (
+    ASYNC,
     LEAN_COLLECTIVES,
     Batch,
     Context,
@@ -34,6 +35,7 @@ from tracegap.models.ops import OpClass
 NAME = "xspace"
 
 _HOST = re.compile(r"^/host:(?!metadata$|CUPTI$|ROCTRACER$|tfstreamz$)")
+_HALF = re.compile(r"-(start|done)(\.\d+)?$")
 _FAR_PS = 10**18  # eleven days
 _LARGE_BYTES = 1 << 24  # larger files come device by device
 _STEP_LINES = ("Steps", "Sparse Core Steps")
@@ -162,8 +164,9 @@ def _frames(
         del parts
         if rows.batches:
             size = sum(len(batch.op) for batch in rows.batches)
+            _note_halves(rows, trace.issues)
             trace.collectives = _collectives(rows, first)
-            yield _ops(rows, first, step_of_group, trace.issues)
+            yield _ops(rows, first, step_of_group)
             first += size
 
 
@@ -181,23 +184,26 @@ def _read_device(trace: Trace, space: Space, parts: _Parts, context: Context) ->
     return Executions(device_id=parts.device.device_id, ordinal=parts.device.ordinal or 0, batches=batches)
 
 
-def _ops(rows: Executions, first: int, step_of_group: dict[int, int], issues: Issues) -> pl.DataFrame:
+def _ops(rows: Executions, first: int, step_of_group: dict[int, int]) -> pl.DataFrame:
     """Operations of one device, numbered from `first`."""
-    frames = [batch.frame(rows.device_id, step_of_group) for batch in rows.batches]
-    rows.batches.clear()
-    ops = pl.concat(frames)
-    frames.clear()
-    ops = ops.with_columns(op_id=pl.int_range(first, first + pl.len(), dtype=pl.Int64))
-    half = pl.col("name").cast(pl.String).str.contains(r"-(start|done)(\.\d+)?$")
-    names = ops.group_by("name", "stream").agg(pl.len(), pl.col("op_id").min())
-    unpaired = names.filter(half & (pl.col("stream") != "async")).sort("op_id")
-    issues.add(
-        "async_unpaired",
-        "halves of asynchronous operations whose other half is not in the trace: each stands for itself",
-        count=int(unpaired["len"].sum()),
-        where=str(unpaired["name"][0]) if len(unpaired) else "",
-    )
-    return ops
+    frames = []
+    while rows.batches:
+        frames.append(rows.batches.pop(0).frame(rows.device_id, step_of_group))
+    return pl.concat(frames).with_columns(op_id=pl.int_range(first, first + pl.len(), dtype=pl.Int64))
+
+
+def _note_halves(rows: Executions, issues: Issues) -> None:
+    for batch in rows.batches:
+        if batch.stream == ASYNC:
+            continue
+        half = np.array([_HALF.search(op.name) is not None for op in batch.ops])
+        at = np.flatnonzero(half[batch.op])
+        issues.add(
+            "async_unpaired",
+            "halves of asynchronous operations whose other half is not in the trace: each stands for itself",
+            count=len(at),
+            where=batch.ops[int(batch.op[at[0]])].name if len(at) else "",
+        )
 
 
 def _load(plane: Plane, issues: Issues) -> Plane:
