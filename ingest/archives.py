@@ -4,6 +4,7 @@ An archive is gone through twice. The first time everything in it is looked at, 
 within it, only to count: so whatever is refused is refused before anything of it has been handed out.
 """
 
+import lzma
 import shutil
 import stat
 import tarfile
@@ -32,7 +33,9 @@ _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
 _ZIP_ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags: traditional, strong, central directory
 _TAR_EXTENSIONS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
 # What the standard library raises for damage and for compression that it does not know; OSError where the disk is full.
-_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeError, OSError)
+_DAMAGE = (
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, UnicodeError, OSError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ def _copy(entry: _Entry, target: Path) -> None:
 def _error(shown: str, e: Exception) -> InputError:
     if isinstance(e, TraceError):
         return TraceError(shown, e.what, code=e.code, todo=e.todo)
-    if isinstance(e, OSError):
+    if isinstance(e, OSError) and e.strerror:  # bz2 raises one without for damage
         what = f"cannot be unpacked ({e.strerror})"
         return TraceError(shown, what, code="not_unpacked", todo="TMPDIR names the folder to unpack in")
     return TraceError(shown, f"the archive is damaged ({printable(str(e))})", code="malformed", todo="copy it again")

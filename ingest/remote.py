@@ -23,6 +23,7 @@ from tracegap.models.errors import TracegapError
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)(::[a-z][a-z0-9+.-]*)*://", re.IGNORECASE)
 _USER = re.compile(r"://(?:(?!\[)[^/:?#\s]*:(?!\d+/)[^?#\s]*|[^/?#\s]*)@")  # also where a password holds a slash
+_ENCODED = re.compile("[!-~]*")
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 _HTTP = ("http", "https")
 _MAX_LISTED = 100_000  # pages of links may lead on without an end
@@ -168,6 +169,7 @@ def _connect(url: str, shown: str) -> tuple[Any, str, str]:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
         headers = {"Accept-Encoding": "identity"}
         options["client_kwargs"] = {"headers": headers, "timeout": timeout, "trust_env": True}
+        options["encoded"] = _ENCODED.fullmatch(url) is not None  # then nothing is quoted anew: signatures cover it
     elif scheme in ("s3", "s3a") and "@" in rest.partition("/")[0]:
         user, _, rest = rest.partition("@")
         options["key"], options["secret"] = (unquote(part) for part in (user.partition(":")[::2]))

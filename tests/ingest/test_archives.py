@@ -164,6 +164,34 @@ def test_damage_loses_what_is_damaged_only(con, tmp_path):
     assert pipeline.ingest_paths(con, [put(tmp_path, "cut.zip", zip_of(members)[:-30])])[0].status == "failed"
 
 
+@settings(max_examples=100)
+@given(
+    form=st.sampled_from(sorted(FORMS)),
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=8),
+    cut=st.floats(0.1, 1),
+)
+def test_damage_of_any_kind_ends_in_a_named_error(tmp_path_factory, form, changes, cut):
+    whole = bytearray(FORMS[form]([(f"run/rank{r}.json", bytes(range(256)) * 4) for r in range(3)]))
+    for at, value in changes:
+        whole[int(at * len(whole))] = value
+    path = put(tmp_path_factory.mktemp("d"), form, bytes(whole[: int(cut * len(whole))]))
+    try:
+        if archives.is_archive(path):
+            for member in archives.unpacked(path, "A"):
+                assert member.error is None or member.error.path.startswith("A"), member.error
+                assert member.error is not None or member.path.stat().st_size >= 0
+    except Refused as e:
+        assert e.path.startswith("A")  # noqa: PT017
+
+
+def test_a_zip_that_lies_about_its_sizes_gives_no_more_than_it_says(tmp_path):
+    packed = bytearray(zip_of([("rank0.json", b" " * 1_000_000), ("rank1.json", trace(1))]))
+    at = packed.index(b"PK\x01\x02")
+    packed[at + 24 : at + 28] = (1000).to_bytes(4, "little")
+    got = list(archives.unpacked(put(tmp_path, "a.zip", bytes(packed)), "A"))
+    assert [(m.shown, m.error is None) for m in got] == [("A!/rank0.json", False), ("A!/rank1.json", True)]
+
+
 # -- refused ---------------------------------------------------------------------------------------------------------
 
 

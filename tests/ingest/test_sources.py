@@ -234,6 +234,23 @@ def test_passwords_and_signatures_are_used_and_reach_neither_output_nor_store(tm
     assert "s3kr1t77" not in debug.stdout + debug.stderr
 
 
+def test_a_url_is_asked_for_as_it_was_given(tmp_path, web):
+    url, folder, asked = web
+    put(folder, "a b+c/ränk 0.json", trace(0))
+    signed = "/a%20b%2Bc/r%C3%A4nk%200.json?X-Amz-Credential=AK%2F20261130%2Fus&X-Amz-Signature=a%2Bb%3D~'%7E"
+    _, said, rows = ingest(tmp_path, url + signed, f"{url}/a b+c/ränk 0.json")
+    assert [s["status"] for s in said] == ["ok", "already"]
+    assert asked[0][0] == signed
+    assert rows[0][0] == f"{url}/a%20b%2Bc/r%C3%A4nk%200.json"
+
+
+def test_a_password_of_netrc_is_used(tmp_path, web, monkeypatch):
+    url, folder, _ = web
+    put(folder, "locked/rank0.json", trace(0))
+    monkeypatch.setenv("NETRC", str(put(tmp_path, "netrc", b"machine 127.0.0.1 login me password s3kr1t77")))
+    assert ingest(tmp_path, f"{url}/locked/rank0.json")[0].exit_code == 0
+
+
 def test_without_the_password_it_is_denied_and_a_missing_file_is_missing(tmp_path, web):
     url, folder, _ = web
     put(folder, "locked/rank0.json", trace(0))
