@@ -5,13 +5,13 @@ its result, a reduction one for each element that disappears, transcendental fun
 Bytes are those that must cross the memory: every operand once (of a sliced one only the slice), and the result.
 """
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from tracegap.ingest.classify import hlo_custom
 from tracegap.ingest.classify.hlo import CLASS_OF_OPCODE, COLLECTIVES, FREE, base_opcode, members
 from tracegap.ingest.classify.hlo_module import Array, Instruction, Module
 from tracegap.models.ops import OpClass
@@ -39,10 +39,12 @@ def cost(instruction: Instruction, module: Module) -> Cost:
         return Cost(flops=0, bytes=0)
     if opcode in ("while", "conditional"):
         return Cost(flops=None, bytes=None, note=f"{opcode}: the operations inside are not in the trace")
+    if opcode == "custom-call" and (stated := hlo_custom.stated_cost(instruction)) is not None:
+        return Cost(flops=stated[0], bytes=stated[1], note="FLOPs and bytes as the kernel's author states them")
     try:
         flops, note = _flops(instruction, module)
         return Cost(flops=flops, bytes=_bytes(instruction, module) if flops is not None else None, note=note)
-    except (IndexError, ValueError):
+    except (IndexError, ValueError, ZeroDivisionError):
         return Cost(flops=None, bytes=None, note=f"the HLO of {instruction.name} lacks operands or dimensions")
 
 
@@ -142,41 +144,78 @@ def _collective(instruction: Instruction, _: Module) -> tuple[int | None, str | 
     return sum(a.elements for o in instruction.operands for a in o) if reduces else 0, None
 
 
+def _ragged_dot(instruction: Instruction, _: Module) -> tuple[int | None, str | None]:
+    """2 × elements of the left operand × columns of the result: rows are split over groups, none is used twice."""
+    return 2 * instruction.operands[0][0].elements * instruction.result[0].dims[-1], None
+
+
+def _top_k(instruction: Instruction, _: Module) -> tuple[int | None, str | None]:
+    """N log2 n comparisons along the last dimension."""
+    array = instruction.operands[0][0]
+    return int(array.elements * math.ceil(math.log2(max(array.dims[-1], 1)))), None
+
+
+def _select_and_scatter(instruction: Instruction, _: Module) -> tuple[int | None, str | None]:
+    """A comparison for each element of a window but one, and an addition, for each element of the source."""
+    window = math.prod(w.size for w in instruction.proto.window.dimensions)
+    return instruction.operands[1][0].elements * window, None
+
+
+def _fft(instruction: Instruction, _: Module) -> tuple[int | None, str | None]:
+    """5 n log2 n for each transform of n points; half of it where one side is real."""
+    sides = (instruction.operands[0][0], instruction.result[0])
+    points = math.prod(instruction.proto.fft_length)
+    real = any(not (side.dtype or "").startswith("complex") for side in sides)
+    elements = max(side.elements for side in sides)
+    return round((2.5 if real else 5) * elements * math.log2(max(points, 1))), None
+
+
+def _cholesky(instruction: Instruction, _: Module) -> tuple[int | None, str | None]:
+    """n³/3 for each matrix."""
+    array = instruction.operands[0][0]
+    return array.elements * array.dims[-1] // 3, None
+
+
+def _triangular_solve(instruction: Instruction, _: Module) -> tuple[int | None, str | None]:
+    """n² for each right-hand side."""
+    return instruction.operands[0][0].dims[-1] * instruction.result[0].elements, None
+
+
+def _batch_norm(instruction: Instruction, _: Module) -> tuple[int | None, str | None]:
+    """5 an element in training, 2 in inference, 10 backward."""
+    each = {"batch-norm-training": 5, "batch-norm-inference": 2}.get(instruction.opcode, 10)
+    return each * instruction.operands[0][0].elements, None
+
+
 def _custom_call(instruction: Instruction, _: Module) -> tuple[int | None, str | None]:
-    target = instruction.target
-    if target.startswith("__cublas$"):
-        contracted = _gemm_contracted(instruction.proto.backend_config)
-        if contracted is not None and instruction.operands and instruction.result:
-            left = instruction.operands[0][0]
-            return 2 * instruction.result[0].elements * math.prod(left.dims[d] for d in contracted), None
-    if target.startswith("__cudnn$conv") and len(instruction.operands) >= 2 and instruction.result:
+    """By its target: products of cuBLAS, convolutions and attention of cuDNN, sorts; else unknown."""
+    if instruction.target.startswith("__cudnn$conv") and len(instruction.operands) >= 2 and instruction.result:
         first, second, out = instruction.operands[0][0], instruction.operands[1][0], instruction.result[0]
         # which of the three is the image, the kernel and the output of the forward convolution
         image, kernel, output = {
             "__cudnn$convBackwardInput": (out, second, first),
             "__cudnn$convBackwardFilter": (first, out, second),
-        }.get(target, (first, second, out))
+        }.get(instruction.target, (first, second, out))
         return _convolution_flops(instruction, image, kernel, output), None
-    return None, f"custom call {target or instruction.name}: its cost is not in the HLO"
-
-
-def _gemm_contracted(config: bytes) -> list[int] | None:
-    """Contracted dimensions of the left operand, from the backend configuration."""
-    try:
-        found = json.loads(config or b"{}")
-    except ValueError:
-        return None
-    numbers = found.get("gemm_backend_config", found).get("dot_dimension_numbers", {})
-    return [int(d) for d in numbers.get("lhs_contracting_dimensions", ())] or None
+    return hlo_custom.flops(instruction)
 
 
 FLOPS: dict[str, Callable[[Instruction, Module], tuple[int | None, str | None]]] = {
     "dot": _dot,
+    "scaled-dot": _dot,
+    "ragged-dot": _ragged_dot,
     "convolution": _convolution,
     "reduce": _reduce,
     "reduce-window": _reduce_window,
     "scatter": _scatter,
     "sort": _sort,
+    "topk": _top_k,
+    "top-k": _top_k,
+    "select-and-scatter": _select_and_scatter,
+    "fft": _fft,
+    "cholesky": _cholesky,
+    "triangular-solve": _triangular_solve,
+    **dict.fromkeys(("batch-norm-training", "batch-norm-inference", "batch-norm-grad"), _batch_norm),
     "rng": _nothing,
     "rng-bit-generator": _nothing,
     "rng-get-and-update-state": _nothing,
@@ -191,7 +230,8 @@ def _bytes(instruction: Instruction, module: Module) -> int:
     opcode = instruction.opcode
     result = sum(array.bytes for array in instruction.result)
     if opcode == "custom-call" and instruction.target.startswith(("__cublas$", "__cudnn$")):
-        result = instruction.result[0].bytes  # the rest of the tuple is scratch space
+        gradients = 3 if "fmha" in instruction.target and "Backward" in instruction.target else 1
+        result = sum(array.bytes for array in instruction.result[:gradients])  # the rest is scratch space
     if opcode in _SLICERS:
         indices = sum(a.bytes for operand in instruction.operands[1:] for a in operand)
         return 2 * result + indices

@@ -25,6 +25,7 @@ PROTO = messages(
         "HloInstructionProto": "name 1 str; opcode 2 str; shape 3 ShapeProto; metadata 7 OpMetadata;"
         "dimensions 14 i64*; window 15 Window;"
         "convolution_dimension_numbers 16 ConvolutionDimensionNumbers; channel_id 26 i64; custom_call_target 28 str;"
+        "fft_length 32 i64*;"
         "dot_dimension_numbers 30 DotDimensionNumbers; id 35 i64; operand_ids 36 i64*;"
         "called_computation_ids 38 i64*; backend_config 43 bytes; is_host_transfer 47 bool;"
         "replica_groups 49 ReplicaGroup*; feature_group_count 50 i64;"

@@ -250,6 +250,101 @@ def test_cost_of_a_custom_call_is_unknown_and_says_so():
     assert p.cost(outer) == (None, None)  # unknown inside is unknown outside
 
 
+def attention_call(p, mask, *, backward=False, window=0, sizes=(2, 256, 8, 2, 64)):
+    """Fused attention of cuDNN: tokens before heads, keys of fewer heads."""
+    batch, tokens, heads, kv_heads, width = sizes
+    q, k, v = (p.parameter([batch, tokens, n, width]) for n in (heads, kv_heads, kv_heads))
+    shape = {"element_type": "BF16", "dimensions": [str(n) for n in (batch, heads, tokens, tokens)]}
+    settings = {"intermediate_tensor_shape": shape, "mask_type": mask, "sliding_window_length": window}
+    target = "__cudnn$fmhaSoftmaxBackward" if backward else "__cudnn$fmhaSoftmax"
+    results = [
+        [batch, tokens, heads, width],
+        [batch, tokens, kv_heads, width],
+        [batch, tokens, kv_heads, width],
+        [4096],
+    ]
+    return p.add(
+        "custom-call", results if backward else [results[0], [4096]], q, k, v, custom_call_target=target,
+        backend_config=json.dumps({"cudnn_fmha_backend_config": settings}).encode(),
+    )  # fmt: skip
+
+
+def test_fused_attention_of_cudnn():
+    whole = 4 * 2 * 8 * 256 * 256 * 64
+    moved = 4 * 2 * 256 * 64 * (8 + 2 + 2)
+    for mask, flops in (("NO_MASK", whole), ("CAUSAL", whole // 2)):
+        p = Program()
+        assert p.cost(attention_call(p, mask)) == (flops, moved + 4 * 2 * 256 * 64 * 8)
+        back = attention_call(p, mask, backward=True)
+        assert p.cost(back) == (flops * 5 // 2, moved + 4 * 2 * 256 * 64 * 12)
+        assert p.op_class(back) == OpClass.ATTENTION
+    p = Program()
+    windowed = attention_call(p, "CAUSAL", window=64)
+    assert p.cost(windowed)[0] == 4 * 2 * 8 * 64 * sum(min(i + 1, 64) for i in range(256))
+    assert p.cost(attention_call(p, "PADDING_CAUSAL")) == (None, None)
+
+
+def test_what_the_author_of_a_kernel_states_counts():
+    p = Program()
+    estimate = {"flops": "1000", "transcendentals": 7, "bytes_accessed": 300}
+    config = json.dumps({"custom_call_config": {"body": "...", "cost_estimate": estimate}}).encode()
+    made = p.add("custom-call", [4], p.parameter([4]), custom_call_target="tpu_custom_call", backend_config=config)
+    assert p.cost(made) == (1000, 300)
+    for empty in (b"{}", b"no json", json.dumps({"custom_call_config": {"cost_estimate": {"flops": 0}}}).encode()):
+        silent = p.add("custom-call", [4], p.parameter([4]), custom_call_target="tpu_custom_call", backend_config=empty)
+        assert p.cost(silent) == (None, None)
+
+
+def test_products_of_ragged_groups():
+    p = Program()
+    rows, weights, sizes = p.parameter([40, 8]), p.parameter([4, 8, 16]), p.parameter([4], type_=S32)
+    made = p.add("ragged-dot", [40, 16], rows, weights, sizes)
+    assert p.cost(made) == (2 * 40 * 8 * 16, 4 * (320 + 512 + 640) + 16)
+    gradient = p.add("ragged-dot", [4, 8, 16], p.parameter([8, 40]), p.parameter([40, 16]), sizes)
+    assert p.cost(gradient)[0] == 2 * 8 * 40 * 16
+    assert p.op_class(made) == OpClass.MATMUL
+
+
+@pytest.mark.parametrize(
+    ("opcode", "operands", "out", "more", "flops", "op_class"),
+    [
+        ("top-k", [[6, 64]], [[6, 4], [6, 4]], {}, 6 * 64 * 6, OpClass.SORT),
+        ("cholesky", [[5, 12, 12]], [5, 12, 12], {}, 5 * 12**3 // 3, OpClass.OTHER),
+        ("triangular-solve", [[12, 12], [12, 3]], [12, 3], {}, 144 * 3, OpClass.OTHER),
+        ("fft", [[6, 64]], [6, 33], {"fft_length": [64]}, 6 * 5 * 64 * 6 // 2, OpClass.OTHER),
+        ("batch-norm-training", [[4, 8], [8], [8]], [[4, 8], [8], [8]], {}, 160, OpClass.NORMALIZATION),
+        ("rng-bit-generator", [[2]], [100], {}, 0, OpClass.RANDOM),
+    ],
+)
+def test_rarer_opcodes(*, opcode, operands, out, more, flops, op_class):
+    p = Program()
+    made = p.add(opcode, out, *(p.parameter(dims) for dims in operands), **more)
+    assert p.cost(made)[0] == flops
+    assert p.op_class(made) == op_class
+
+
+def test_sorts_by_custom_call():
+    p = Program()
+    made = p.add("custom-call", [[6, 4], [6, 4]], p.parameter([6, 64]), custom_call_target="TopK")
+    assert p.cost(made)[0] == 6 * 64 * 6
+    assert p.op_class(made) == OpClass.SORT
+
+
+def test_a_collective_inside_a_fusion_is_that_collective():
+    p = Program()
+
+    def inside(body, parameters):
+        summed = p.add("add", [16], *parameters, where=body)
+        p.add("all-reduce", [16], summed, where=body)
+
+    made = fusion(p, [16], p.parameter([16]), p.parameter([16]), inside=inside)
+    assert p.op_class(made) == OpClass.COLLECTIVE
+    module = p.module()
+    found = hlo.collective(module.find(made.name), module)
+    assert (found.kind, found.message_bytes) == (CollectiveKind.ALL_REDUCE, 64)
+    assert p.cost(made)[0] == 32
+
+
 def test_incomplete_instruction_is_unknown_not_a_crash():
     p = Program()
     made = p.add("dot", [4, 4])
