@@ -2,9 +2,9 @@
 
 import datetime
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import duckdb
 import numpy as np
@@ -31,13 +31,15 @@ def store_trace(
     size_bytes: int | None = None,
     described: manifest.Manifest | None = None,
     part: str | None = None,
+    put: Callable[["Sink", str], int] | None = None,
 ) -> int:
     """Accounts the time of a trace and stores it with its run; the number of operations.
 
-    `part` goes before the manifest's hardware.
+    `part` goes before the manifest's hardware. `put` brings the rows of a trace that was accounted elsewhere, of the run
+    that it is given.
     """
     with store.Appender(con) as out:
-        stored = _put_tables(out, trace, trace_id, run_id)
+        stored = put(out, run_id) if put else put_tables(out, trace, trace_id, run_id)
     for device in trace.devices:
         _put_device(con, trace_id, device, part or (described.hardware if described else None))
     _put_run(con, run_id, trace, described)
@@ -49,13 +51,21 @@ def store_trace(
             "format": trace.format, "framework": trace.framework, "origin_unix_ns": trace.origin_unix_ns,
             "sha256": sha256, "size_bytes": size_bytes, "status": "partial" if trace.issues.lost_data else "ok",
             "diagnostics": trace.issues.rows(), "facts": trace.facts, "parser_version": PARSER_VERSION,
+            "manifest_sha256": described.sha256 if described else None,
             "ingested_at": store.now(),
         },
     )  # fmt: skip
     return stored
 
 
-def _put_tables(out: store.Appender, trace: Trace, trace_id: str, run_id: str) -> int:
+class Sink(Protocol):
+    """What takes rows of tables of the store."""
+
+    def add(self, table: str, frame: pl.DataFrame, **same: str | int | None) -> None:
+        """Takes a frame; `same` are columns with one value for all its rows."""
+
+
+def put_tables(out: Sink, trace: Trace, trace_id: str, run_id: str) -> int:
     """Host events, and the account of each device in turn; the number of operations."""
     held = []
     for batch in trace.host_batches():

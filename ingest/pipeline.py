@@ -8,17 +8,19 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from types import ModuleType
 from typing import Any
 
 import duckdb
 
 from tracegap.ingest import files, load, manifest, readers, sources, store
+from tracegap.ingest.archives import is_archive
 from tracegap.ingest.errors import InputError, UnknownFormat
 from tracegap.ingest.naming import plain_stem
 from tracegap.ingest.sources import File, Source
 from tracegap.ingest.trace import Trace
+from tracegap.ingest.workers import BIG_BYTES, Ahead, reading_ahead
 
 _SAME_RUN_NS = 3600 * 10**9
 
@@ -78,6 +80,7 @@ def ingest_paths(
     *,
     run: str | None = None,
     part: str | None = None,
+    workers: int | None = None,
     progress: Callable[[Any], None] = lambda _: None,
 ) -> list[Ingested]:
     """Ingests traces from anywhere. A file that fails is named in the result; the others are stored all the same.
@@ -87,23 +90,75 @@ def ingest_paths(
         given: files, archives, folders, patterns and URLs.
         run: name of the run that all of them belong to; else by manifest, folder or file.
         part: catalogue id of the hardware, before the manifest's and the name in the trace.
+        workers: processes that read large files of this machine, a file each; as many as it has processors unless told.
         progress: called with each `Source` before it is read.
 
     Raises:
         TracegapError: a path does not exist, what reads a URL is not installed, or no such part.
     """
-    results = []
+    found: list[Source | Ingested] = []
     for item in given:
         try:
-            found = list(sources.find([item]))
+            found += sources.find([item])
         except InputError as e:
-            results.append(_failed(e.path, e, str(e)))
-            continue
+            found.append(_failed(e.path, e, str(e)))
+    results = []
+    with reading_ahead(_large(con, found, run, part), _read_with_rank, workers) as ahead:
         for source in found:
+            if isinstance(source, Ingested):
+                results.append(source)
+                continue
             progress(source)
             with contextlib.closing(sources.files_of(source)) as files_of_it:
-                results += [_ingest_file(con, file, run, part) for file in files_of_it]
+                results += [_ingest_file(con, file, run, part, ahead) for file in files_of_it]
     return results
+
+
+def _large(
+    con: duckdb.DuckDBPyConnection, found: Iterable[Source | Ingested], run: str | None, part: str | None
+) -> dict[Path, str]:
+    """Large files of this machine that are not stored yet, with their trace ids."""
+    large: dict[Path, str] = {}
+    for path in found:
+        if isinstance(path, Path) and path.is_file() and path.stat().st_size >= BIG_BYTES and not is_archive(path):
+            trace_id = store.sha256_of(path)[:16]
+            with contextlib.suppress(InputError):  # of its manifest, which is told when the file's turn comes
+                if trace_id not in large.values() and not _stored(con, trace_id, path, run, part):
+                    large[path] = trace_id
+    return large
+
+
+def _remove_cut(con: duckdb.DuckDBPyConnection, file: File, trace_id: str) -> None:
+    """Removes what an earlier delivery of the same path left that was not whole: it is whole now, or less cut."""
+    earlier = con.execute(
+        "select trace_id from traces where path = ? and status = 'partial' and trace_id <> ?", [file.stored, trace_id]
+    ).fetchall()
+    for (cut,) in earlier:
+        store.remove_trace(con, cut)
+
+
+def _stored(
+    con: duckdb.DuckDBPyConnection, trace_id: str, path: Path, run: str | None, part: str | None
+) -> list[tuple[Any, ...]]:
+    """Run, format and rank of a trace that is stored as it would be now; none where it is to be read.
+
+    It is read again when the reader is a newer one, when its manifest was added or changed (which names parts, runs and
+    configuration), or when the run or part that is named by hand is another.
+    """
+    described = _manifest_for(path)
+    return con.execute(
+        """
+        select run_id, format, rank from traces t
+        where trace_id = $id and parser_version = $version and manifest_sha256 is not distinct from $manifest
+          and ($run is null or run_id = $run)
+          and ($part is null or not exists (
+              select 1 from devices d where d.trace_id = t.trace_id and d.hardware is distinct from $part))
+        """,
+        {
+            "id": trace_id, "version": load.PARSER_VERSION, "manifest": described.sha256 if described else None,
+            "run": run, "part": part,
+        },
+    ).fetchall()  # fmt: skip
 
 
 def _failed(shown: str, e: InputError, said: str) -> Ingested:
@@ -111,29 +166,30 @@ def _failed(shown: str, e: InputError, said: str) -> Ingested:
     return Ingested(path=shown, status="failed", error=said, diagnostics=[lost])
 
 
-def _ingest_file(con: duckdb.DuckDBPyConnection, file: File, run: str | None, part: str | None) -> Ingested:
+def _ingest_file(
+    con: duckdb.DuckDBPyConnection, file: File, run: str | None, part: str | None, ahead: Ahead
+) -> Ingested:
     try:
         if file.error:
             raise file.error
         sha256 = store.sha256_of(file.path)
         trace_id = sha256[:16]
-        had = con.execute(
-            "select run_id, format, rank from traces where trace_id = ? and parser_version = ?",
-            [trace_id, load.PARSER_VERSION],
-        ).fetchall()
-        if had:
+        if had := _stored(con, trace_id, file.path, run, part):
             run_id, form, rank = had[0]
             return Ingested(path=file.shown, status="already", run_id=run_id, format=form, rank=rank, trace_id=trace_id)
         described = _manifest_for(file.path)
-        trace = read_trace(file.path)
-        _rank_from_name(trace, file.path)
+        apart = ahead.of(file.path)
+        trace = apart.trace if apart else _read_with_rank(file.path)
         run_id = run or _run_id(con, file, trace, described)
         with store.transaction(con):  # the trace may still be read meanwhile, and refused
             store.remove_trace(con, trace_id)
+            _remove_cut(con, file, trace_id)
             stored = load.store_trace(
                 con, trace, trace_id=trace_id, run_id=run_id, path=file.stored, sha256=sha256,
                 size_bytes=files.size_of(file.path), described=described, part=part,
+                put=apart.put if apart else None,
             )  # fmt: skip
+            store.remove_empty_runs(con)
     except InputError as e:
         return _failed(file.shown, e, file.told(str(e)))
     lost_rows = [r for r in trace.issues.rows() if r["severity"] != "info"]
@@ -151,17 +207,32 @@ def _ingest_file(con: duckdb.DuckDBPyConnection, file: File, run: str | None, pa
     )
 
 
-def _rank_from_name(trace: Trace, path: Path) -> None:
-    """Takes the rank from a file name that says `rank` and a number, where the trace itself says none; notes it."""
+def _read_with_rank(path: Path) -> Trace:
+    """Reads a file; where it does not say its rank, takes that from a name with `rank` and a number, and notes it."""
+    trace = read_trace(path)
     said = re.search(r"rank[-_.]?(\d+)", path.name, re.IGNORECASE)
     if trace.rank is None and said:
         trace.rank = int(said.group(1))
         trace.issues.add("rank_from_name", f"the trace does not say its rank; the file name says {trace.rank}")
+    return trace
 
 
 def _manifest_for(path: Path) -> manifest.Manifest | None:
     found = manifest.find(path.parent)
     return manifest.load(found) if found else None
+
+
+def _described_run(con: duckdb.DuckDBPyConnection, folder: PurePath, trace: Trace, name: str) -> str:
+    """The run that a manifest names; with a number where another folder has brought the same rank of it already.
+
+    Two deliveries that call themselves the same are two runs: put together, they would hide what changed between them.
+    """
+    for candidate in itertools.chain([name], (f"{name}~{n}" for n in itertools.count(2))):
+        others = con.execute("select path, rank, host from traces where run_id = ?", [candidate]).fetchall()
+        same = (trace.rank, trace.host)
+        if all(PurePosixPath(path).parent == folder or (rank, host) != same for path, rank, host in others):
+            break
+    return candidate
 
 
 def _run_id(con: duckdb.DuckDBPyConnection, file: File, trace: Trace, described: manifest.Manifest | None) -> str:
@@ -171,9 +242,11 @@ def _run_id(con: duckdb.DuckDBPyConnection, file: File, trace: Trace, described:
     a name of their own, so that nothing is put together that does not belong together. Where no number of ranks is known,
     traces with communication and different ranks are taken for those of one job.
     """
-    if described and described.run:
-        return f"{described.job}/{described.run}" if described.job else described.run
     folder = file.place.parent
+    if described and described.run:
+        return _described_run(
+            con, folder, trace, f"{described.job}/{described.run}" if described.job else described.run
+        )
     stem = plain_stem(file.place.name)
     guessed = trace.world_size is None and trace.rank is not None and len(trace.collectives) > 0
     several = guessed or (trace.world_size or 1) > 1

@@ -1,0 +1,56 @@
+"""Files read by several processes make the same store as those read by one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracegap.ingest import pipeline, store
+from tracegap.ingest.errors import InputError
+from tracegap.ingest.schema import TABLES
+from tracegap.ingest.workers import BIG_BYTES, reading_ahead
+
+
+def large_trace(folder: Path, rank: int) -> Path:
+    """A file of one rank, above the size from which files are read ahead."""
+    folder.mkdir(exist_ok=True)
+    kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "dur": 5, "name": "k" * 60}
+    launch = {"ph": "X", "cat": "cuda_runtime", "pid": 1, "tid": 1, "dur": 2, "name": "cudaLaunchKernel"}
+    events: list[dict[str, Any]] = []
+    for i in range(1, BIG_BYTES // 300):
+        args = {"device": 0, "stream": 7, "correlation": i}
+        events += [kernel | {"ts": 10 * i + rank, "args": args}, launch | {"ts": 10 * i - 3, "args": args}]
+    head = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
+    path = folder / f"rank{rank}.json"
+    path.write_text(json.dumps(head))
+    assert path.stat().st_size > BIG_BYTES
+    return path
+
+
+def tables(folder: Path, name: str, workers: int) -> dict[str, list[tuple[Any, ...]]]:
+    with store.open_store(folder / name) as con:
+        results = pipeline.ingest_paths(con, [folder / "job"], workers=workers)
+        assert [(r.status, r.rank) for r in results] == [("ok", 0), ("ok", 1)]
+        shown = {t.name: [c for c in t.names if c != "ingested_at"] for t in TABLES}
+        return {t: con.execute(f"select {', '.join(c)} from {t} order by all").fetchall() for t, c in shown.items()}
+
+
+def test_the_number_of_processes_does_not_matter(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        large_trace(tmp_path / "job", rank)
+    alone, together = tables(tmp_path, "one.duckdb", 1), tables(tmp_path, "two.duckdb", 2)
+    assert len(alone["ops"]) == 2 * (BIG_BYTES // 300 - 1)
+    assert alone == together
+
+
+def test_a_file_that_cannot_be_read_ahead_says_so_when_it_is_asked_for(tmp_path: Path) -> None:
+    files = {}
+    for name in ("a", "b"):
+        files[tmp_path / f"{name}.json"] = name
+        (tmp_path / f"{name}.json").write_text('{"no": "trace"}')
+    with reading_ahead(files, pipeline.read_trace, 2) as ahead:
+        with pytest.raises(InputError, match="not a trace") as caught:
+            ahead.of(tmp_path / "a.json")
+        assert caught.value.code == "foreign"
+        assert ahead.of(tmp_path / "other.json") is None
