@@ -1,6 +1,7 @@
 """What was run: the manifest that may lie beside the traces (`manifest.toml`, `.yaml` or `.json`)."""
 
 import datetime
+import hashlib
 import json
 import re
 import tomllib
@@ -49,6 +50,8 @@ class Manifest:
     """torus and wrap (lists by axis), or ranks_per_domain."""
     config: dict[str, Any] = field(default_factory=dict)
     """Anything: flat, dotted keys."""
+    sha256: str | None = None
+    """Of the file, so that a mended manifest is noticed."""
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -109,6 +112,7 @@ def load(path: Path) -> Manifest:
     if "started_at" in values:
         values["started_at"] = _utc(values["started_at"], path)
     values["config"] = without_secrets(flatten(values.get("config", {})))
+    values["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     return Manifest(**values)
 
 

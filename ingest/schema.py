@@ -99,6 +99,7 @@ TABLES = (
             clock_drift_frac DOUBLE part by which the clock of this trace is stretched when ranks are compared
             clock_residual_ns BIGINT largest disagreement of aligned completions, ns; NULL = not aligned
             parser_version BIGINT version of the reader
+            manifest_sha256 VARCHAR SHA-256 of the manifest that lay beside it; NULL = none
             ingested_at TIMESTAMP when the file was read, UTC
         """),
         key=("trace_id",),

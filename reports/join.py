@@ -62,9 +62,8 @@ def evaluate(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
     if not found:
         raise TracegapError(f"{run_id}: no such run in the store; `tracegap sql 'select run_id from runs'` lists them")
     model, topology, tokens, world_size = (json.loads(v) if isinstance(v, str) else v for v in found[0])
+    prepare(con)
     with store.transaction(con):
-        install_views(con)
-        load_hardware(con)
         traces = [r[0] for r in con.execute("select trace_id from traces where run_id = ?", [run_id]).fetchall()]
         for table in ("collective_matches", "comm_windows", "step_work", "step_theory"):
             con.execute(f"delete from {table} where list_contains(?, trace_id)", [traces]).fetchall()
@@ -77,10 +76,19 @@ def evaluate(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
         con.execute("update runs set evaluated_at = ? where run_id = ?", [store.now(), run_id]).fetchall()
 
 
+def prepare(con: duckdb.DuckDBPyConnection) -> None:
+    """Views and the catalogue, also in a store without any run."""
+    with store.transaction(con):
+        install_views(con)
+        load_hardware(con)
+
+
 def evaluate_stale(con: duckdb.DuckDBPyConnection, run_ids: Iterable[str]) -> None:
-    """Evaluates runs once each, in order of first mention."""
+    """Evaluates those of the runs that changed since they were last evaluated, once each."""
+    stale = {r[0] for r in con.execute("select run_id from runs where evaluated_at is null").fetchall()}
     for run_id in dict.fromkeys(run_ids):
-        evaluate(con, run_id)
+        if run_id in stale:
+            evaluate(con, run_id)
 
 
 def _match(con: duckdb.DuckDBPyConnection, run_id: str, topology: dict[str, Any], world_size: int | None) -> None:

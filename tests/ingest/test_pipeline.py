@@ -129,3 +129,51 @@ def test_ranks_by_name_alone_are_put_together_only_where_they_communicate_and_di
     kineto(tmp_path / "apart" / "rank1.json", note="b")
     pipeline.ingest_paths(con, [tmp_path / "job", tmp_path / "apart"])
     assert sorted(map(str, runs(con).values())) == ["[0, 1]", "[0]", "[1]", "[1]"]
+
+
+def described(folder, text):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "manifest.toml").write_text(text)
+
+
+def test_two_deliveries_that_call_themselves_the_same_are_two_runs(con, tmp_path):
+    for name in ("a", "b"):
+        described(tmp_path / name, 'job = "j"\nrun = "same"\n')
+        kineto(tmp_path / name / "r0.json", rank=0, world_size=2, note=name)
+    kineto(tmp_path / "a" / "r1.json", rank=1, world_size=2, note="other rank")
+    results = pipeline.ingest_paths(con, [tmp_path / "a", tmp_path / "b"])
+    assert [r.run_id for r in results] == ["j/same", "j/same", "j/same~2"]
+
+
+def test_a_manifest_that_is_added_or_mended_is_taken_up(con, tmp_path):
+    kineto(tmp_path / "in" / "t.json", rank=0, world_size=2)
+    assert [r.status for r in pipeline.ingest_paths(con, [tmp_path / "in"])] == ["ok"]
+    described(tmp_path / "in", 'job = "j"\nrun = "r"\nhardware = "h200"\ntokens_per_step = 5\n')
+    assert [r.status for r in pipeline.ingest_paths(con, [tmp_path / "in"])] == ["ok"]
+    assert [r.status for r in pipeline.ingest_paths(con, [tmp_path / "in"])] == ["already"]
+    assert con.execute("select run_id, tokens_per_step from runs").fetchall() == [("j/r", 5)]
+    assert con.execute("select hardware from devices").fetchall() == [("h200",)]
+    described(tmp_path / "in", 'job = "j"\nrun = "r"\nhardware = "h100_sxm"\n')
+    assert [r.status for r in pipeline.ingest_paths(con, [tmp_path / "in"])] == ["ok"]
+    assert con.execute("select run_id, tokens_per_step from runs").fetchall() == [("j/r", None)]
+    assert con.execute("select hardware from devices").fetchall() == [("h100_sxm",)]
+    assert con.execute("select count(*) from traces").fetchall() == [(1,)]
+
+
+def test_a_part_or_run_named_by_hand_later_is_taken_up(con, tmp_path):
+    kineto(tmp_path / "t.json")
+    pipeline.ingest_paths(con, [tmp_path / "t.json"])
+    assert [r.status for r in pipeline.ingest_paths(con, [tmp_path / "t.json"], part="h200")] == ["ok"]
+    assert [r.status for r in pipeline.ingest_paths(con, [tmp_path / "t.json"], part="h200")] == ["already"]
+    assert [r.run_id for r in pipeline.ingest_paths(con, [tmp_path / "t.json"], run="mine")] == ["mine"]
+    assert con.execute("select run_id from runs").fetchall() == [("mine",)]
+
+
+def test_a_file_that_was_cut_is_replaced_by_its_whole_delivery(con, tmp_path):
+    path = kineto(tmp_path / "t.json")
+    whole = path.read_text()
+    path.write_text(whole[:-2])
+    assert [r.status for r in pipeline.ingest_paths(con, [path])] == ["partial"]
+    path.write_text(whole)
+    assert [r.status for r in pipeline.ingest_paths(con, [path])] == ["ok"]
+    assert con.execute("select status from traces").fetchall() == [("ok",)]

@@ -208,7 +208,7 @@ def test_findings_of_a_trace_without_sizes_have_no_zeros_in_their_words(con):
     rows = [op(0, 100, 5000, "collective"), op(1, 6000, 100, "custom")]
     put(con, trace(rows, collectives=[collective(0, group_size=None, group_ranks=None, message_bytes=None)]))
     what = con.execute("select what from findings where kind = 'slow_communication'").fetchall()[0][0]
-    assert what == "all_reduce: 1 a step; 5.00 µs a step exposed beyond waiting"
+    assert what == ("all_reduce: 1 a step; 5.00 µs a step exposed, waiting for ranks that are not matched included")
 
 
 def test_duplicate_and_missing_ranks_are_found_and_none_is_overwritten(con):
