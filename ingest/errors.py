@@ -1,5 +1,9 @@
 """Errors of files and of the store. Each says what, where and what to do."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Self
+
 from tracegap.models.errors import TracegapError
 
 
@@ -9,6 +13,10 @@ class InputError(TracegapError):
     def __init__(self, path: str, what: str, *, code: str = "unreadable", todo: str = "") -> None:
         self.path, self.what, self.code, self.todo = str(path), what, code, todo
         super().__init__(f"{path}: {what}" + (f"; {todo}" if todo else ""))
+
+    def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
+        """Errors of other processes arrive as they were."""
+        return partial(type(self), self.path, self.what, code=self.code, todo=self.todo), ()
 
 
 class TraceError(InputError):

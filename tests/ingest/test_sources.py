@@ -5,6 +5,7 @@ import gzip
 import http.server
 import json
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from click.testing import CliRunner
 
 from tracegap.flows.cli import cli
 from tracegap.ingest import pipeline, remote, sources
-from tracegap.ingest.errors import SourceUnavailable, TraceError
+from tracegap.ingest.errors import Refused, SourceUnavailable, TraceError, UnknownFormat
 from tracegap.ingest.store import open_store
 from tracegap.models.errors import TracegapError
 
@@ -513,3 +514,11 @@ def test_pipeline_takes_paths_and_texts(tmp_path):
     with open_store(tmp_path / "s.duckdb") as con:
         results = pipeline.ingest_paths(con, [put(tmp_path, "a/rank0.json", trace(0)), str(tmp_path / "a")])
     assert [r.status for r in results] == ["ok", "already"]
+
+
+@pytest.mark.parametrize("kind", [TraceError, UnknownFormat, Refused, SourceUnavailable])
+def test_errors_come_whole_out_of_another_process(kind):
+    error = kind("a.json", "what", code="code", todo="todo")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert (str(again), vars(again)) == (str(error), vars(error))
