@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracegap.ingest import load, pipeline, sources, steps
+from tracegap.ingest import load, manifest, pipeline, sources, steps
 from tracegap.ingest.errors import InputError
 from tracegap.ingest.sources import File, Source
 from tracegap.ingest.trace import Trace
@@ -78,6 +78,8 @@ def examine(file: File) -> Examination:
     try:
         if file.error:
             raise file.error
+        if found := manifest.find(file.path.parent):
+            manifest.load(found)  # ingesting would fail on it
         return _examine(file.shown, pipeline.read_trace(file.path))
     except InputError as e:
         return Examination(path=file.shown, error=file.told(str(e)))

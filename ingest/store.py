@@ -41,6 +41,13 @@ class _Arrow:
         return self.frame.__arrow_c_stream__(requested_schema)
 
 
+def require_store(path: str | os.PathLike[str] | None = None) -> None:
+    """Raises StoreError where there is no store yet."""
+    file = store_path(path)
+    if not file.exists():
+        raise StoreError(f"{file}: no such store; make one with `tracegap ingest PATH` or name it with --store")
+
+
 @contextlib.contextmanager
 def open_store(
     path: str | os.PathLike[str] | None = None, *, read_only: bool = False, wait_s: float = 30.0
@@ -58,8 +65,8 @@ def open_store(
         StoreError: it is held, is of another version, is no store, or is missing (read-only).
     """
     file = store_path(path)
-    if read_only and not file.exists():
-        raise StoreError(f"{file}: no such store; make one with `tracegap ingest PATH` or name it with --store")
+    if read_only:
+        require_store(file)
     con = _connect(file, read_only, wait_s)
     try:
         _check_version(con, file, read_only)

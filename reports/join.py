@@ -10,31 +10,37 @@ import numpy as np
 import polars as pl
 
 from tracegap.ingest import account, store
+from tracegap.ingest.schema import BY_NAME, TABLES, quoted
 from tracegap.models import collectives, hardware, transformer
 from tracegap.models.errors import TracegapError
 from tracegap.models.ops import CollectiveKind, State
 from tracegap.reports import findings, matching, planning
 
-VIEWS = ("op_gap", "collective_gap", "step_gap")
-"""In the order in which they build on each other; one file each in `sql/`."""
+VIEWS = {"op_gap": "ops", "collective_gap": "collectives", "step_gap": "steps"}
+"""Views and the table whose rows theirs are, in the order in which they build on each other; one file each in `sql/`."""
 _SQL = Path(__file__).parent / "sql"
 _PIPELINE = ("recv", "send_recv")  # with a known peer: RCCL and NCCL also run all-to-all under the name of send_recv
 
 
 def install_views(con: duckdb.DuckDBPyConnection) -> None:
-    """Creates or replaces the gap views and their column comments."""
-    for name in VIEWS:
+    """Creates or replaces the gap views and their comments; a column that a view takes over keeps its own."""
+    anywhere = {c.name: c.doc for table in reversed(TABLES) for c in table.columns}
+    for name, table in VIEWS.items():
+        base = (
+            anywhere
+            | {c.name: c.doc for c in BY_NAME["steps"].columns}
+            | {c.name: c.doc for c in BY_NAME[table].columns}
+        )
         text = (_SQL / f"{name}.sql").read_text()
         con.execute(text).fetchall()
         grain, *notes = [line[3:] for line in text.splitlines() if line.startswith("-- ")]
-        con.execute(f"comment on view {name} is {_literal(grain)}").fetchall()
-        for note in notes:
-            column, _, meaning = note.partition(": ")
-            con.execute(f"comment on column {name}.{column} is {_literal(meaning)}").fetchall()
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+        said = dict(note.split(": ", 1) for note in notes)
+        con.execute(f"comment on view {name} is {quoted(grain)}").fetchall()
+        columns = con.execute("select column_name from duckdb_columns() where table_name = ?", [name]).fetchall()
+        for (column,) in columns:
+            meaning = said.get(column) or base.get(column)
+            if meaning:
+                con.execute(f"comment on column {name}.{column} is {quoted(meaning)}").fetchall()
 
 
 def load_hardware(con: duckdb.DuckDBPyConnection) -> None:

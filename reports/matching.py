@@ -216,7 +216,7 @@ def _believable(name: str, clocks: dict[str, Clock], times: dict[str, dict[int, 
     """Whether an offset is larger than three standard errors of the completions that tell it; else clocks agree."""
     _, off = _disagreement(name, clocks, times)
     spread = _MAD_TO_SIGMA * float(np.median(np.abs(off - np.median(off))))
-    return abs(clocks[name].offset_ns) > 3 * spread / len(off) ** 0.5
+    return bool(abs(clocks[name].offset_ns) > 3 * spread / len(off) ** 0.5)
 
 
 def _disagreement(

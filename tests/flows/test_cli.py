@@ -226,3 +226,53 @@ def test_the_store_is_named_by_the_variable(tmp_path, monkeypatch):
     monkeypatch.setenv("TRACEGAP_STORE", str(tmp_path / "env.duckdb"))
     assert run("ingest", RANK0).exit_code == 0
     assert (tmp_path / "env.duckdb").exists()
+
+
+def test_mistakes_are_one_line_each_and_never_a_traceback(store, tmp_path):
+    (tmp_path / "empty").mkdir()
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where a folder should be")
+    for status, command, *rest in (
+        (2, "sql", ""),
+        (2, "report", "sim-fsdp-v5p/sim-fsdp-v5p-tue", "-o", blocked / "x.html"),
+        (2, "compare", "sim-ddp-h100/sim-ddp-h100-mon", "sim-ddp-h100/sim-ddp-h100-tue", "-o", blocked / "c.html"),
+    ):
+        got = run(command, *rest, store=store)
+        assert got.exit_code == status, got.output
+        assert len(got.stderr.strip().splitlines()) == 1
+    assert run("demo", "--samples", tmp_path / "none").exit_code == 2
+    assert "no trace found" in run("doctor", tmp_path / "empty").output
+
+
+def test_a_mistyped_store_is_not_made(tmp_path):
+    got = run("report", "some-run", store=tmp_path / "nope.duckdb")
+    assert got.exit_code == 2
+    assert "no such store" in got.stderr
+    assert not (tmp_path / "nope.duckdb").exists()
+
+
+def test_an_empty_store_answers(tmp_path):
+    (tmp_path / "empty").mkdir()
+    store = tmp_path / "s.duckdb"
+    assert run("ingest", tmp_path / "empty", store=store).exit_code == 0
+    assert json.loads(run("history", "--json", store=store).output) == []
+    assert json.loads(run("sql", "select * from step_gap", "--json", store=store).output) == []
+
+
+def test_a_wrong_manifest_is_found_by_doctor_as_by_ingest(tmp_path):
+    shutil.copy(RANK0, tmp_path / "t.json.gz")
+    (tmp_path / "manifest.toml").write_text("tokens_per_stp = 5")
+    for command in ("doctor", "ingest"):
+        got = run(command, tmp_path, **({"store": tmp_path / "s.duckdb"} if command == "ingest" else {}))
+        assert got.exit_code == 3
+        assert "tokens_per_stp" in got.output + got.stderr
+
+
+def test_the_schema_says_what_every_column_of_the_contract_means():
+    relations = {r["name"]: r for r in json.loads(run("schema", "--json").output)}
+    assert {"runs", "ops", "step_gap", "op_gap", "collective_gap", "findings", "hardware"} <= relations.keys()
+    assert all(r["row"] for r in relations.values())
+    for view in ("op_gap", "collective_gap", "step_gap", "ops", "steps"):
+        columns = json.loads(run("schema", view, "--json").output)
+        assert [c["column"] for c in columns if not c["meaning"]] == [], view
+    assert run("schema", "nothing").exit_code == 2
