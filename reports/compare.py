@@ -210,7 +210,7 @@ def _side(con: duckdb.DuckDBPyConnection, run_id: str, steps: pl.DataFrame) -> S
         mfu=steps["mfu"].median(),  # type: ignore[arg-type]
         mfu_note=steps["mfu_note"][0],
         modelled_share_frac=steps["modelled_share_frac"].mean(),  # type: ignore[arg-type]
-        config=json.loads(run[2] or "{}"),
+        config={"hardware": devices} | json.loads(run[2] or "{}"),
     )
 
 

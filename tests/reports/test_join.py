@@ -11,6 +11,7 @@ from tracegap.ingest.trace import COLLECTIVES, HOST_EVENTS, OPS, STEP_MARKS, Dev
 from tracegap.models import hardware, roofline
 from tracegap.models.collectives import Fabric, predict
 from tracegap.models.errors import TracegapError
+from tracegap.models.nccl import bus_factor
 from tracegap.models.ops import CollectiveKind, OpClass
 from tracegap.reports import join
 from tracegap.reports.buckets import COLUMNS, SUM_SQL
@@ -245,3 +246,16 @@ def test_the_sum_of_the_buckets_is_what_sql_users_are_told(con):
     put(con, trace([op(0, 100, 500), op(1, 700, 100, "copy")]))
     assert con.execute(f"select wall_ns - ({SUM_SQL}) from step_gap").fetchall() == [(0,)]
     assert len(COLUMNS) == 15
+
+
+@pytest.mark.parametrize("kind", list(CollectiveKind))
+def test_busbw_is_that_of_nccl_tests(con, kind):
+    ranks = 8
+    message = collective(0, collective=kind.value, group_size=ranks, group_ranks=None, message_bytes=10**6)
+    put(con, trace([op(0, 100, 5000, "collective")], collectives=[message]))
+    algbw, busbw = con.execute("select algbw_gb_per_s, busbw_gb_per_s from collective_gap").fetchall()[0]
+    assert algbw == pytest.approx(200.0)
+    if kind is CollectiveKind.BARRIER:
+        assert busbw is None
+    else:
+        assert busbw == pytest.approx(200.0 * bus_factor(kind, ranks))
