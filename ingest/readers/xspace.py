@@ -29,7 +29,7 @@ from tracegap.ingest.readers._xspace_ops import (
     number,
     text,
 )
-from tracegap.ingest.trace import COLLECTIVES, HOST_EVENTS, OPS, STEP_MARKS, Device, DeviceKind, Trace
+from tracegap.ingest.trace import COLLECTIVES, COUNTERS, HOST_EVENTS, OPS, STEP_MARKS, Device, DeviceKind, Trace
 from tracegap.models.ops import OpClass
 
 NAME = "xspace"
@@ -125,6 +125,7 @@ def trace_of(space: Space, issues: Issues | None = None) -> Trace:
             devices.setdefault(mine.device_id, _Parts(device)).batches += mine.batches
     for i, plane in raw.items():
         _note_plane(facts, i, plane, context)
+    elsewhere = [_samples(plane, None, clock) for plane in planes.values()]
     marks, step_of_group = _steps([space.planes[i] for parts in devices.values() for i in parts.planes], clock, host)
     trace = Trace(
         format=NAME,
@@ -134,6 +135,7 @@ def trace_of(space: Space, issues: Issues | None = None) -> Trace:
         devices=[parts.device for parts in devices.values()],
         further_host_events=iter([host.events] if len(host.events) else []),
         step_marks=marks,
+        counters=pl.concat([pl.DataFrame(schema=COUNTERS), *elsewhere]),
         config=_config(space.planes),
         facts=facts,
         issues=issues,
@@ -177,11 +179,25 @@ def _read_device(trace: Trace, space: Space, parts: _Parts, context: Context) ->
         plane = _load(space.planes[i], trace.issues)
         _note_plane(trace.facts, i, plane, context)
         plane = _sound(plane, context.clock, trace.issues)
+        trace.counters = pl.concat([trace.counters, _samples(plane, parts.device.device_id, context.clock)])
         read = tpu.tpu_executions if tpu.tpu_device(plane) else xla.gpu_executions
         batches += read(plane, context)
     if batches:
         trace.facts["devices"][parts.device.device_id] = device_facts(batches)
     return Executions(device_id=parts.device.device_id, ordinal=parts.device.ordinal or 0, batches=batches)
+
+
+def _samples(plane: Plane, device_id: str | None, clock: Clock) -> pl.DataFrame:
+    """Samples of the counters of a plane that have a value."""
+    frames = [pl.DataFrame(schema=COUNTERS)]
+    for line in plane.lines:
+        if line.values is None:
+            continue
+        names = [plane.kinds[key].name if key in plane.kinds else f"#{key}" for key in line.kind.tolist()]
+        columns = {"name": names, "ts_ns": to_ns(clock.starts_ps(line)), "value": line.values}
+        sampled = pl.DataFrame(columns).filter(pl.col("value").is_not_nan())
+        frames.append(sampled.select(pl.lit(device_id, dtype=pl.String).alias("device_id"), "name", "ts_ns", "value"))
+    return pl.concat(frames)
 
 
 def _ops(rows: Executions, first: int, step_of_group: dict[int, int]) -> pl.DataFrame:
