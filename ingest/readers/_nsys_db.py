@@ -75,7 +75,7 @@ class Database(Export):
         self._opened: list[Columns] = []
         try:
             names = [str(r[0]) for r in self._rows("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-            self.columns = {n: [str(r[1]) for r in self._rows(f'PRAGMA table_info("{n}")')] for n in names}
+            self.columns = {n: [str(r[1]) for r in self._rows(f"PRAGMA table_info({_quoted(n)})")] for n in names}
         except TraceError:
             self.close()
             raise
@@ -112,8 +112,8 @@ class Database(Export):
     def _rows(self, query: str) -> Iterator[tuple[object, ...]]:
         try:
             yield from self._connection.execute(query)
-        except sqlite3.DatabaseError as e:
-            raise self._malformed(f"{e} (in: {query})") from e
+        except (sqlite3.DatabaseError, ValueError) as e:  # ValueError: a name that is no text
+            raise self._malformed(f"{e} (in: {query!r})") from e
 
     def close(self) -> None:
         """Ends the connections."""
@@ -125,7 +125,7 @@ class Database(Export):
         """Rows of a table; 0 where there is none."""
         if table not in self.columns:
             return 0
-        return int(str(next(self._rows(f'SELECT count(*) FROM "{table}"'))[0]))
+        return int(str(next(self._rows(f"SELECT count(*) FROM {_quoted(table)}"))[0]))
 
     def pick(self, table: str, columns: Schema, rows: list[int]) -> pl.DataFrame:
         """ROW and the wanted columns of the rows with these numbers, in order."""
@@ -208,6 +208,10 @@ class Database(Export):
             columns = zip(*rows, strict=True)
             blocks.append(pl.DataFrame([_series(n, v, t) for (n, t), v in zip(schema.items(), columns, strict=True)]))
         return tidy(pl.concat(blocks)) if blocks else pl.DataFrame(schema=dict(schema))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _series(name: str, values: tuple[object, ...], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:

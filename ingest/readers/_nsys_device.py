@@ -207,16 +207,26 @@ def join_launches(work: DeviceWork, calls: pl.DataFrame) -> None:
     processes = calls["process"].unique()
     if len(processes) == 1:
         work.keys = work.keys.with_columns(pl.col("process").fill_null(processes[0]))
-    launches = (
-        calls.filter(pl.col("correlationId") > 0)
-        .sort("start")
-        .unique(["process", "correlationId"], keep="first", maintain_order=True)
-        .select("process", "correlationId", launch_ns="start", call_row="row")
+    process = pl.concat([calls["process"], work.keys["process"]]).rank("dense").cast(pl.Int64).fill_null(-1).to_numpy()
+    of_calls = _launch_ids(process[: len(calls)], calls["correlationId"])
+    order = np.lexsort((calls["start"].to_numpy(), of_calls))
+    ids, first = np.unique(of_calls[order], return_index=True)  # of two calls with one id the earlier launched
+    launched = calls[order[first]].select("start", "row")
+    frame = work.frame.drop("source_row")
+    of_work = _launch_ids(process[len(calls) :][frame[KEY].to_numpy()], frame["correlationId"])
+    at = np.searchsorted(ids, of_work)
+    hit = (at < len(ids)) & (of_work >= 0)
+    hit[hit] = ids[at[hit]] == of_work[hit]
+    rows = pl.Series(at).set(pl.Series(~hit), None)
+    work.frame = frame.with_columns(
+        launched["start"].gather(rows).alias("launch_ns"), launched["row"].cast(pl.Int32).gather(rows).alias("call_row")
     )
-    frame = work.frame.drop("source_row").with_columns(work.of_key("process"))
-    work.frame = frame.join(launches, on=["process", "correlationId"], how="left", maintain_order="left").drop(
-        "process"
-    )
+
+
+def _launch_ids(process: NDArray[np.int64], correlation: pl.Series) -> NDArray[np.int64]:
+    """One number for each process (-1: unknown) and correlation id (32 bits, 0: none); -1 where one is missing."""
+    ids = correlation.fill_null(0).to_numpy()
+    return np.where((process >= 0) & (ids > 0) & (ids < 1 << 32), process << 32 | ids, -1)
 
 
 @dataclass(slots=True)
@@ -381,9 +391,12 @@ def _texts(of_key: pl.Series, key: NDArray[np.uint32], rows: NDArray[np.int64]) 
 
 def _with_parts(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """Splits an operator's totals over the kernels that it launched, by their durations; the parts add up exactly."""
-    several = frame.filter("described").filter(pl.len().over("op_row") > 1)
+    several = frame.select("described", "op_row", "op_id", "dur_ns", *columns).filter("described")
+    several = several.filter(pl.len().over("op_row") > 1)
+    if not len(several):
+        return frame
     parts: dict[str, list[Any]] = {"op_id": [], **{c: [] for c in columns}}
-    for group in several.select("op_row", "op_id", "dur_ns", *columns).partition_by("op_row", maintain_order=True):
+    for group in several.partition_by("op_row", maintain_order=True):
         weights = group["dur_ns"].to_list()
         weights = weights if any(weights) else [1] * len(weights)
         upto = [0, *accumulate(weights)]

@@ -249,11 +249,11 @@ def _step_name(name: str) -> tuple[str, int | None] | None:
 class Enclosing:
     """The ranges around launches, as rows of the host events (-1: none), one entry a launch."""
 
-    op: Ints
+    op: NDArray[Any]
     """The innermost framework operator of which a formula is known; without one the innermost."""
-    library: Ints
+    library: NDArray[Any]
     """The innermost library call (NCCL's, say)."""
-    module: Ints
+    module: NDArray[Any]
     """The path of the other ranges that are no steps, as an index into `paths`."""
     paths: list[str | None]
     """Names of such ranges, outermost first, joined by "/"."""
@@ -297,11 +297,11 @@ def enclosing(host: Host, launches: Ints, steps: list[int]) -> Enclosing:
         for row, parent in zip(inner.tolist(), outer.tolist(), strict=True):
             label = labels[host.spans.key[row]]
             path_of[row] = label if parent < 0 else f"{path_of[parent]}/{label}"
+    op = np.where(op >= 0, op, innermost(launches, is_op))
+    library = innermost(launches, is_library)
+    width = host.parent.dtype
     return Enclosing(
-        np.where(op >= 0, op, innermost(launches, is_op)),
-        innermost(launches, is_library),
-        module.astype(np.int64),
-        [path_of.get(row) for row in rows.tolist()],
+        op.astype(width), library.astype(width), module.astype(width), [path_of.get(row) for row in rows.tolist()]
     )
 
 
