@@ -78,6 +78,13 @@ class Plane:
         lines = [line for line in self.lines if wanted(line.name)] if self.load is None else self.load(wanted)
         return replace(self, lines=lines, load=None, unread=[])
 
+    def sound_lines(self, wanted: Wanted = lambda _: True) -> list[Line]:
+        """Its wanted lines; none where the plane is damaged."""
+        try:
+            return self.whole(wanted).lines
+        except WireError:
+            return []
+
 
 @dataclass(slots=True)
 class Space:

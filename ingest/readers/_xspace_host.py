@@ -39,7 +39,7 @@ class Clock:
             start = plane.stats.get("profile_start_time")
             if isinstance(start, int) and start > 0:
                 return cls(start)
-        lines = (line for plane in planes for line in plane.whole().lines if len(line))
+        lines = (line for plane in planes for line in plane.sound_lines() if len(line))
         return cls(min((line.timestamp_ns for line in lines if line.timestamp_ns > _ABSOLUTE_NS), default=None))
 
     def shifted_ns(self, line: Line) -> int:

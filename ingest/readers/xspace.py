@@ -406,10 +406,8 @@ def _steps(planes: list[Plane], clock: Clock, host: Host) -> tuple[pl.DataFrame,
 
 def _step_lines(plane: Plane, clock: Clock) -> list[Line]:
     """Lines of a device plane that mark steps. What is wrong in them is reported when the whole plane is read."""
-    try:
-        return _sound(plane.whole(lambda name: name in _STEP_LINES), clock, Issues()).lines
-    except WireError:
-        return []
+    lines = plane.sound_lines(lambda name: name in _STEP_LINES)
+    return _sound(replace(plane, lines=lines, load=None), clock, Issues()).lines
 
 
 def _step_number(plane: Plane, line: Line, i: int, key: int) -> int | None:
