@@ -97,6 +97,12 @@ def ridge_flops_per_byte(*, peak_flops_per_s: float, hbm_bytes_per_s: float) -> 
     return peak_flops_per_s / hbm_bytes_per_s
 
 
+@quantity("dot_intensity_flops_per_byte", "R5")
+def dot_intensity(*, n: float, bytes_per_elem: float) -> float:
+    """[R5] FLOP/byte of a dot product of n elements: never above 1 / element size, so memory is the limit."""
+    return (2 * n - 1) / (bytes_per_elem * (2 * n + 1))
+
+
 @quantity("matmul_intensity_flops_per_byte", "M1")
 def matmul_intensity(*, B: float, D: float, F: float, bytes_per_elem: float) -> float:
     """[M1] FLOP/byte of [B,D] x [D,F], every operand read once and the result written once."""

@@ -17,6 +17,7 @@ from tracegap.models.collectives import Fabric
 from tracegap.models.errors import BadShape
 from tracegap.models.hardware import Chip
 from tracegap.models.ops import CollectiveKind
+from tracegap.models.quantities import quantity
 from tracegap.models.torus import Axis
 from tracegap.models.units import ns
 
@@ -293,6 +294,18 @@ class Multiplication:
     def compute_bound(self) -> bool:
         """Whether the communication can hide behind the arithmetic."""
         return self.t_comms_ns <= self.t_math_ns
+
+
+@quantity("collective_matmul_time_s", "S3")
+def collective_matmul_time_s(*, t_math_s: float, t_comms_s: float, devices: int) -> float:
+    """[S3] Seconds of a product whose gather or scatter goes round a ring in steps, each beside a part of the product.
+
+    The first hop has nothing to hide behind; of each later one, what is longer than its part of the arithmetic shows.
+    """
+    if devices < 2:
+        return t_math_s
+    hop_s = t_comms_s / (devices - 1)
+    return t_math_s + hop_s + (devices - 2) * max(0.0, hop_s - t_math_s / devices)
 
 
 def ways_to_multiply(

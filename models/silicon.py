@@ -25,6 +25,18 @@ _SUBLANE_BYTES = 32
 """A TPU's register holds 8 sublanes of 4 bytes: 8 rows of fp32, 16 of bf16, 32 of int8."""
 
 
+@quantity("slice_peak_flops_per_s", "H1")
+def slice_peak_flops_per_s(*, chips: float, peak_flops_per_s: float) -> float:
+    """[H1] FLOP/s of a slice or pod of chips."""
+    return chips * peak_flops_per_s
+
+
+@quantity("slice_hosts", "H1")
+def slice_hosts(*, chips: int, chips_per_host: int) -> float:
+    """[H1] Hosts of a slice."""
+    return ceil(chips / chips_per_host)
+
+
 @quantity("vpu_flops_per_s", "H2")
 def vpu_flops_per_s(*, cores: float, lanes: float, sublanes: float, alus_per_lane: float, clock_hz: float) -> float:
     """[H2] FLOP/s of a TPU's vector units, without fused multiply-adds."""

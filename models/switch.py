@@ -10,6 +10,30 @@ from collections.abc import Sequence
 from tracegap.models.quantities import quantity
 
 
+@quantity("node_bandwidth_bytes_per_s", "G1")
+def node_bandwidth_bytes_per_s(
+    *, gpus: int, gpu_egress_bytes_per_s: float, switches: int, ports_per_switch: int, port_bytes_per_s: float
+) -> float:
+    """[G1] Bytes a second of all GPUs of a node at once: what they can send, or what the switches can carry."""
+    return min(gpus * gpu_egress_bytes_per_s, switches * ports_per_switch * port_bytes_per_s)
+
+
+@quantity("node_egress_bytes_per_s", "G1")
+def node_egress_bytes_per_s(*, nics: int, nic_bytes_per_s: float, oversubscription: float = 1) -> float:
+    """[G1] Bytes a second that leave a node; a network oversubscribed r to 1 carries an r-th of it."""
+    return nics * nic_bytes_per_s / oversubscription
+
+
+@quantity("hierarchical_all_reduce_time_s", "G5")
+def hierarchical_all_reduce_time_s(
+    *, global_bytes: float, gpus_per_node: int, nodes: int, gpu_egress_bytes_per_s: float, nic_bytes_per_s: float
+) -> float:
+    """[G5] Seconds in phases: reduce-scatter in a node, all-reduce of a GPU's part over its rail, all-gather in a node."""
+    inside = 2 * global_bytes * (gpus_per_node - 1) / (gpus_per_node * gpu_egress_bytes_per_s)
+    across = 2 * global_bytes / gpus_per_node * (nodes - 1) / (nodes * nic_bytes_per_s)
+    return inside + across
+
+
 @quantity("all_gather_time_s", "G2")
 def all_gather_time_s(*, global_bytes: float, gpus: int, gpu_egress_bytes_per_s: float) -> float:
     """[G2] Seconds of an all-gather or reduce-scatter inside a node."""

@@ -68,15 +68,32 @@ ops(
 )  # fmt: skip
 
 
+ops(
+    "xformers::efficient_attention_backward_cutlass", _A, "attention_backward", 1, 2, 3, 0, 5, 9, 10, 4,
+    varlen=lambda a: a.rank(6) == 1, causal=lambda a: None if (kind := a.value(14, 0)) is None else kind != 0,
+    mask=lambda a: "top_left" if a.value(14, 0) == 1 else "bottom_right", **_TOKENS_FIRST,
+)  # fmt: skip
+
+
 def _xformers(later: int) -> Param:
     """A scalar of `xformers_flash::flash_fwd`, whose newer schema has one more tensor at position 5."""
     return lambda a: a.value(later - 1 if isinstance(a.value(5), int) else later)
 
 
+def _whole_number(position: Param) -> Param:
+    """A number that is no flag: the oldest schema has one where later ones have a window."""
+    return lambda a: found if type(found := position(a)) is int else None
+
+
 ops(
     "xformers_flash::flash_fwd", _A, "attention", 0, 1, 2,
     causal=_xformers(10), varlen=present(3), sequences=packed_batch(3, 6)["sequences"],
-    longest_q=_xformers(6), longest_k=_xformers(7), contexts_unknown=present(5), **_TOKENS_FIRST,
+    longest_q=_xformers(6), longest_k=_xformers(7), contexts_unknown=present(5),
+    window=_whole_number(_xformers(11)), window_right=_whole_number(_xformers(12)), **_TOKENS_FIRST,
+)  # fmt: skip
+ops(
+    "xformers_flash::flash_bwd", _A, "attention_backward", 1, 2, 3, 0, 4, 5,
+    causal=at(15, False), varlen=present(9), **packed_batch(9, 11), **_window(16), **_TOKENS_FIRST,
 )  # fmt: skip
 
 # Products. Weights are [out, in].
@@ -159,6 +176,7 @@ ops(
 ops("_moe_C::topk_softmax _moe_C::topk_sigmoid", OpClass.SOFTMAX, "routing", 3, 0, 1, 2)
 ops("sgl_kernel::topk_softmax sgl_kernel::topk_sigmoid", OpClass.SOFTMAX, "routing", 2, 0, 1)
 ops("_moe_C::moe_align_block_size sgl_kernel::moe_align_block_size", OpClass.SORT, "histogram", 0, 3, 4)
+ops("_moe_C::moe_permute", OpClass.DATA_MOVEMENT, "index_rows", 0, 1)
 ops("_moe_C::moe_sum", OpClass.REDUCTION, "reduction", 0, dims=1)
 
 # Scans

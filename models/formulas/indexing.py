@@ -44,6 +44,18 @@ def embedding_bag(spec: OpSpec) -> Cost:
     return Cost(flops=read, bytes=moved, dtype=math_dtype(table), note=unknown_dtype_note(table, index))
 
 
+@formula("index_rows")
+def index_rows(spec: OpSpec) -> Cost:
+    """Copies a row for each index, as tokens to their experts: each row read once, written as often as it is asked for.
+
+    Tensors: rows [T, D], indices [T, k].
+    """
+    source, index = tensor(spec, 0), tensor(spec, 1)
+    width = prod(source.shape[1:])
+    moved = total(nbytes(source, index), bytes_of(elements(index) * width, source.dtype))
+    return Cost(flops=0, bytes=moved, note=unknown_dtype_note(source, index))
+
+
 @formula("gather")
 def gather(spec: OpSpec) -> Cost:
     """Reads one element for each index and writes it. Tensors: source, indices."""

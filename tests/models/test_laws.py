@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracegap.models import inference, memory, parallelism, silicon, switch, torus, utilisation
+from tracegap.models import inference, memory, parallelism, roofline, silicon, switch, torus, utilisation
 
 positive = st.floats(1, 1e6)
 degree = st.integers(1, 512)
@@ -68,6 +68,35 @@ def test_a_tree_of_one_level_is_a_node(gpus: int, egress: float) -> None:
     assert tree_s == pytest.approx(switch.all_gather_time_s(global_bytes=1e9, gpus=gpus, gpu_egress_bytes_per_s=egress))
     exchange_s = switch.all_to_all_time_s(global_bytes=1e9, gpus=gpus, gpu_egress_bytes_per_s=egress)
     assert exchange_s * gpus == pytest.approx(tree_s)
+
+
+@given(gpus=st.integers(1, 72), nodes=st.integers(1, 64), egress=positive, nic=positive)
+def test_phases_of_an_all_reduce_never_beat_either_level(gpus: int, nodes: int, egress: float, nic: float) -> None:
+    links = {"gpu_egress_bytes_per_s": egress, "nic_bytes_per_s": nic}
+    phases_s = switch.hierarchical_all_reduce_time_s(global_bytes=1e9, gpus_per_node=gpus, nodes=nodes, **links)
+    levels = [[gpus, egress], [nodes, switch.node_egress_bytes_per_s(nics=gpus, nic_bytes_per_s=nic)]]
+    assert phases_s >= 2 * switch.tree_all_gather_time_s(global_bytes=1e9, levels=levels) * (1 - 1e-9)
+
+
+def test_a_node_is_as_fast_as_its_gpus_or_its_switches() -> None:
+    # Scaling Book, chapter 12: 8 H100 of 450 GB/s against 4 switches of 64 ports of 25 GB/s
+    node = {"gpus": 8, "gpu_egress_bytes_per_s": 450e9, "switches": 4, "port_bytes_per_s": 25e9}
+    assert switch.node_bandwidth_bytes_per_s(**node, ports_per_switch=64) == 3.6e12
+    assert switch.node_bandwidth_bytes_per_s(**node, ports_per_switch=32) == 3.2e12
+    assert switch.node_egress_bytes_per_s(nics=8, nic_bytes_per_s=50e9) == 400e9
+
+
+@given(st.integers(1, 10**6), st.sampled_from([1, 2, 4]))
+def test_a_dot_product_is_always_bound_by_memory(n: int, size: int) -> None:
+    assert roofline.dot_intensity(n=n, bytes_per_elem=size) < 1 / size
+    # the limit for long vectors in bf16 is a half
+    assert roofline.dot_intensity(n=10**6, bytes_per_elem=2) == pytest.approx(0.5, rel=1e-5)
+
+
+def test_a_pod_of_chips() -> None:
+    # Scaling Book, chapter 2: a v5e pod of 256 has 32 hosts of 8 and 50 PFLOP/s
+    assert silicon.slice_hosts(chips=256, chips_per_host=8) == 32
+    assert silicon.slice_peak_flops_per_s(chips=256, peak_flops_per_s=1.97e14) == pytest.approx(5.04e16, rel=1e-3)
 
 
 @given(size=st.integers(2, 64), axes=st.integers(1, 3), link=positive)

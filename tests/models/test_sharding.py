@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from tracegap.models import hardware, parallelism
 from tracegap.models.errors import BadShape
 from tracegap.models.ops import CollectiveKind as Kind
-from tracegap.models.sharding import Mesh, parse_array, parse_product, reshard, ways_to_multiply
+from tracegap.models.sharding import (
+    Mesh,
+    collective_matmul_time_s,
+    parse_array,
+    parse_product,
+    reshard,
+    ways_to_multiply,
+)
 from tracegap.models.torus import Axis
 
 LINK = 45e9
@@ -162,6 +169,25 @@ def test_weights_gathered_hide_above_the_critical_batch() -> None:
         assert [step.kind for step in way.steps] == [Kind.ALL_GATHER]
         assert way.compute_bound is bound
         assert way.flops_per_device * 16 == 2 * 16 * tokens * 8192 * 32768
+
+
+def by_steps(math: float, hop: float, devices: int) -> float:
+    """A gather round a ring: a part can be multiplied when it is there and the one before is done."""
+    there = done = 0.0
+    for part in range(devices):
+        there = part * hop
+        done = max(done, there) + math / devices
+    return done
+
+
+@given(math=st.floats(0.1, 10), comms=st.floats(0.1, 10), devices=st.integers(2, 32))
+def test_a_collective_product_step_by_step(math: float, comms: float, devices: int) -> None:
+    time_s = collective_matmul_time_s(t_math_s=math, t_comms_s=comms, devices=devices)
+    hop = comms / (devices - 1)
+    # the formula lets the first hop show, which the best schedule hides behind the part that is there already
+    assert by_steps(math, hop, devices) <= time_s * (1 + 1e-9)
+    assert time_s <= by_steps(math, hop, devices) + hop + 1e-9
+    assert max(math, comms) <= time_s <= math + comms + 1e-9
 
 
 def test_a_mesh_of_gpus_leaves_the_node_on_its_outer_axis() -> None:

@@ -73,6 +73,26 @@ def test_both_schemas_of_xformers_flash(newest: bool) -> None:
     assert d.flops == 4 * 2 * 8 * 256 * 256 * 64 // 2
 
 
+def test_backward_of_xformers() -> None:
+    qkv, lse = ([2, 256, 8, 64], BF16), ([2, 8, 256], F32)
+    flash = call(
+        "xformers_flash::flash_bwd", *(qkv,) * 5, lse, *(qkv,) * 3, None, None, 256, 256, 0.0, 0.1, True, -1, -1
+    )
+    whole = 10 * 2 * 8 * 256 * 256 * 64
+    assert (flash.flops, flash.bytes) == (whole // 2, 2 * 8 * 2 * 256 * 8 * 64 + 4 * 2 * 8 * 256)
+    older = call("xformers::efficient_attention_backward_cutlass", *(qkv,) * 4, *(None,) * 5, lse, qkv, 0.0, 0, 0, 1)
+    newer = call(
+        "xformers::efficient_attention_backward_cutlass", *(qkv,) * 4, None, qkv, *(None,) * 4, lse, 0.0, 0, 0, 1
+    )
+    assert older.flops == newer.flops == whole // 2
+    assert older.bytes == newer.bytes == flash.bytes
+
+
+def test_tokens_go_to_their_experts() -> None:
+    d = call("_moe_C::moe_permute", ([10, 64], BF16), ([10, 2], I32))
+    assert (d.op_class, d.flops, d.bytes) == (OpClass.DATA_MOVEMENT, 0, 2 * 64 * (10 + 20) + 80)
+
+
 def test_contexts_of_a_cache_are_not_in_a_trace() -> None:
     d = call("_C::paged_attention_v1", ([8, 32, 128], BF16))
     assert (d.op_class, d.flops, d.bytes) == (OpClass.ATTENTION, None, None)
