@@ -347,25 +347,93 @@ def hardware(chip: str | None, as_json: bool) -> None:
         _show(tables.table(columns, [tuple(r[c] for c in columns) for r in rows]))
 
 
+def _number(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """A count as people write it: 300B, 15T, 4M, 524288."""
+    if text is None:
+        return None
+    scale = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}.get(text[-1:].lower())
+    try:
+        value = float(text[:-1]) * scale if scale else float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise click.BadParameter(f"{text!r} is no number such as 15T or 4194304", param=option)
+    return value
+
+
 @cli.command()
-@click.argument("manifest", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--hardware", "chip", help="Part, by catalogue id; else the manifest's.")
+@click.argument("model")
+@click.option("--hardware", "chip", help="Part, by catalogue id; of several, joined by commas, the slowest counts.")
+@click.option(
+    "--devices", type=click.IntRange(1), help="Devices to find the best meshes for; else the fewest that fit."
+)
+@click.option("--mesh", help="One mesh instead, such as fsdp=16,tensor=8; the last axis is the fastest.")
+@click.option("--batch-tokens", callback=_number, help="Tokens of a step, such as 4M.")
+@click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence.")
+@click.option("--tokens", callback=_number, help="Tokens to train on, such as 15T: days, device-hours, money.")
+@click.option("--price", type=click.FloatRange(0), help="USD a device-hour.")
+@click.option("--network", type=click.FloatRange(0, min_open=True), help="A device's share of the network, GB/s.")
+@click.option("--recompute", type=click.Choice(["none", "selective", "full"]), default="none", show_default=True)
+@click.option("--zero", type=click.IntRange(0, 3), default=0, help="ZeRO stage of data-parallel replicas.")
+@click.option("--schedule", default="1f1b", show_default=True, help="Pipeline schedule.")
+@click.option("--microbatches", type=click.IntRange(1), help="Of a replica in a step.")
+@click.option("--measured", type=click.FloatRange(0, min_open=True), help="TFLOP/s a device: can that be true?")
+@click.option("--scaling", is_flag=True, help="Also the best mesh of more and more devices.")
+@click.option("--serve", is_flag=True, help="Serve the model instead of training it.")
+@click.option("--prompt", type=click.IntRange(1), default=8192, show_default=True, help="Tokens; with --serve.")
+@click.option("--answer", type=click.IntRange(1), default=512, show_default=True, help="Tokens; with --serve.")
+@click.option("--weights", "weight_dtype", help="Dtype of served weights: bf16, fp8, int8, int4.")
+@click.option("--kv", "kv_dtype", help="Dtype of the cache.")
+@click.option("--page", "out", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page with charts.")
 @_json_option
-def plan(manifest: Path, chip: str | None, as_json: bool) -> None:
-    """Say what a step of a model on a mesh must cost at least, without any trace.
+def plan(model: str, chip: str | None, mesh: str | None, out: Path | None, as_json: bool, **asked: Any) -> None:
+    """Say what training or serving a model must cost, and on which mesh it is best, without any trace.
 
-    MANIFEST describes the model, the mesh and tokens_per_step, as beside traces.
+    MODEL is a preset such as llama-3-70b, a Hugging Face config.json, or a manifest with [model], [mesh] and
+    tokens_per_step, as beside traces.
 
-    Example: tracegap plan manifest.toml --hardware h100_sxm
+    Example: tracegap plan llama-3-70b --hardware h100_sxm --devices 512 --tokens 15T --price 2.5
     """
-    from tracegap.ingest.manifest import load
-    from tracegap.reports import planning, tables
+    from tracegap.models.mesh import mesh_of
+    from tracegap.models.recipe import Recipe
+    from tracegap.reports import plan_text, planning
 
-    result = planning.plan_of(load(manifest), chip)
+    recipe = Recipe(
+        zero=asked["zero"],
+        recompute=asked["recompute"],
+        schedule=asked["schedule"],
+        microbatches=asked["microbatches"],
+    )
+    result = planning.answer(
+        planning.Question(
+            model=model,
+            hardware=chip,
+            devices=asked["devices"],
+            mesh=mesh_of(mesh) if mesh else None,
+            batch_tokens=None if asked["batch_tokens"] is None else round(asked["batch_tokens"]),
+            seq=asked["seq"],
+            tokens=asked["tokens"],
+            usd_per_device_hour=asked["price"],
+            network_gb_per_s=asked["network"],
+            measured_tflops=asked["measured"],
+            recipe=recipe,
+            serve=asked["serve"],
+            prompt=asked["prompt"],
+            answer=asked["answer"],
+            weight_dtype=asked["weight_dtype"],
+            kv_dtype=asked["kv_dtype"],
+            scaling=asked["scaling"] or out is not None,
+        )
+    )
     if as_json:
         _dump(result)
     else:
-        _show(tables.table(["", "", ""], planning.rows(result)))
+        for part in plan_text.screen(result):
+            _show(part)
+    if out:
+        from tracegap.reports import page
+
+        click.echo(f"page: {page.render_plan(result, out)}", err=as_json)
 
 
 @cli.command()

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from math import prod
 
 from tracegap.models import collectives
 from tracegap.models.collectives import Fabric
@@ -75,17 +73,39 @@ def sizes(mesh: Mapping[str, int]) -> Sizes:
     return Sizes(**size)
 
 
+def mesh_of(text: str) -> dict[str, int]:
+    """A mesh as people write it: "fsdp=16,tensor=8", the last axis fastest. Raises NoFormula where it is no mesh."""
+    mesh: dict[str, int] = {}
+    for item in text.split(","):
+        name, _, ways = item.partition("=")
+        if not ways.strip().isdigit():
+            raise NoFormula(f"mesh {text!r}: write it as fsdp=16,tensor=8")
+        mesh[name.strip()] = int(ways)
+    sizes(mesh)
+    return mesh
+
+
 def axes_of(mesh: Mapping[str, int], *roles: str) -> tuple[str, ...]:
     """Axes of more than one rank that do one of these."""
     return tuple(axis for axis, ranks in mesh.items() if ranks > 1 and AXES[axis] in roles)
 
 
+def strides(mesh: Mapping[str, int], axes: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """(ranks, distance between neighbours) of each of some axes: the last axis of the mesh is the fastest."""
+    distance: dict[str, int] = {}
+    below = 1
+    for axis in reversed(list(mesh)):
+        distance[axis] = below
+        below *= mesh[axis]
+    return tuple((mesh[axis], distance[axis]) for axis in axes)
+
+
 def group(mesh: Mapping[str, int], axes: Sequence[str]) -> tuple[int, ...]:
-    """Ranks of the first group along some axes: the last axis of the mesh is the fastest."""
-    names = list(mesh)
-    strides = {axis: prod(mesh[faster] for faster in names[names.index(axis) + 1 :]) for axis in axes}
-    places = product(*(range(mesh[axis]) for axis in axes))
-    return tuple(sorted(sum(strides[a] * i for a, i in zip(axes, place, strict=True)) for place in places))
+    """Ranks of the first group along some axes."""
+    ranks = [0]
+    for ways, distance in strides(mesh, axes):
+        ranks = [rank + i * distance for i in range(ways) for rank in ranks]
+    return tuple(sorted(ranks))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,17 +117,15 @@ class Links:
     torus: Sequence[int] | None = None
     wrap: Sequence[bool] | None = None
     network_bytes_per_s: float | None = None
-    _known: dict[tuple[int, int, int, int], Fabric] = field(default_factory=dict)
+    _known: dict[tuple[tuple[int, int], ...], Fabric] = field(default_factory=dict)
 
     def fabric(self, mesh: Mapping[str, int], axes: Sequence[str]) -> Fabric:
         """The links between the ranks of a group along some axes. Raises NoFormula where a rate is unknown."""
-        ranks = group(mesh, axes)
-        # Meshes of powers of two have few different groups: first step, size, reach and their sum tell them apart
-        key = (len(ranks), ranks[1] - ranks[0], ranks[-1], sum(ranks))
+        key = strides(mesh, axes)
         if key not in self._known:
             self._known[key] = collectives.fabric_for(
                 self.chip,
-                ranks,
+                group(mesh, axes),
                 self.ranks_per_domain,
                 self.torus,
                 wrap=self.wrap,

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from tracegap.models import footprint
 from tracegap.models.architecture import Model
-from tracegap.models.errors import NoFormula
 from tracegap.models.hardware import Chip
 from tracegap.models.mesh import Links, sizes
 from tracegap.models.plan import Plan, default_microbatches, plan
@@ -48,10 +46,12 @@ class Ranking:
         return tuple(best.values())
 
 
-def meshes(model: Model, chip: Chip, devices: int, tokens_per_step: int) -> Iterator[dict[str, int]]:
+def meshes(
+    model: Model, chip: Chip, devices: int, tokens_per_step: int, *, coarse: bool = False
+) -> Iterator[dict[str, int]]:
     """Meshes that divide heads, layers, experts and sequences; tensor axes stay within a scale-up domain.
 
-    `data` beside `fsdp` (HSDP) is tried where fsdp alone would leave a domain.
+    `data` beside `fsdp` is HSDP; a coarse search tries one of them alone.
     """
     sequences = tokens_per_step / (model.seq or 1)
     domain = (chip.scaleup_max_domain or 1) * chip.trace_devices_per_package
@@ -75,7 +75,7 @@ def meshes(model: Model, chip: Chip, devices: int, tokens_per_step: int) -> Iter
                     rest = devices // tensor // pipeline // context // expert
                     if rest * expert > sequences or tokens_per_step % (rest * expert):
                         continue
-                    for fsdp in _divisors(rest):
+                    for fsdp in {1, rest} if coarse else _divisors(rest):
                         chosen = (pipeline, rest // fsdp, fsdp, expert, context, tensor)
                         yield {axis: ways for axis, ways in zip(ORDER, chosen, strict=True) if ways > 1}
 
@@ -159,12 +159,16 @@ def rank(
     recipe: Recipe | None = None,
     *,
     links: Links | None = None,
+    coarse: bool = False,
 ) -> Ranking:
-    """All meshes that fit, the shortest predicted step first; of equal ones that with fewer axes."""
+    """All meshes that fit, the shortest predicted step first; of equal ones that with fewer axes.
+
+    A `coarse` ranking leaves out those that differ only in how replicas shard their states.
+    """
     links = links or Links(chip=chip, torus=slice_shape(chip, devices))
     candidates: list[Candidate] = []
     tried = fitting = 0
-    for mesh in meshes(model, chip, devices, tokens_per_step):
+    for mesh in meshes(model, chip, devices, tokens_per_step, coarse=coarse):
         tried += 1
         fits = first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe())
         fitting += bool(fits)
@@ -181,7 +185,7 @@ def fewest_devices(
     """The smallest power of two of devices on which a mesh fits; None where none up to `most` does."""
     devices = 1
     while devices <= most:
-        for mesh in meshes(model, chip, devices, tokens_per_step):
+        for mesh in meshes(model, chip, devices, tokens_per_step, coarse=True):
             if first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe()):
                 return devices
         devices *= 2
@@ -195,7 +199,8 @@ class Scaling:
     points: tuple[Candidate, ...]
     """Best mesh of each number of devices."""
     limit: int | None
-    """Devices from which communication, not arithmetic, sets even the lower bound; None: not reached."""
+    """Devices from which useful arithmetic is less than half of the lowest bound of any mesh: traffic, memory and
+    bubbles take over even where everything overlaps. None: not reached."""
 
 
 def scaling(
@@ -205,23 +210,11 @@ def scaling(
     points = []
     limit = None
     for devices in counts:
-        ranked = rank(model, chip, devices, tokens_per_step, recipe).candidates
+        ranked = rank(model, chip, devices, tokens_per_step, recipe, coarse=True).candidates
         if ranked:
             points.append(ranked[0])
-            if limit is None and all(c.plan.bound not in ("compute", "memory") for c in ranked):
+            lowest = min((candidate.plan for candidate in ranked), key=lambda found: found.lower_ns)
+            arithmetic_ns = lowest.model_flops / devices / lowest.peak_flops_per_s * 1e9
+            if limit is None and lowest.lower_ns > 2 * arithmetic_ns:
                 limit = devices
     return Scaling(points=tuple(points), limit=limit)
-
-
-def mesh_of(text: str) -> dict[str, int]:
-    """A mesh as people write it: "fsdp=16,tensor=8", the last axis fastest. Raises NoFormula where it is no mesh."""
-    mesh: dict[str, int] = {}
-    for item in text.split(","):
-        name, _, ways = item.partition("=")
-        if not ways.strip().isdigit():
-            raise NoFormula(f"mesh {text!r}: write it as fsdp=16,tensor=8")
-        mesh[name.strip()] = int(ways)
-    if prod(mesh.values()) < 1:
-        raise NoFormula(f"mesh {text!r}: each axis has at least one device")
-    sizes(mesh)
-    return mesh

@@ -34,6 +34,10 @@ class Server:
     kv_dtype: str = "bf16"
     math_dtype: str | None = None
     """Of the products; None: the weights' where the part multiplies it, else bf16 (weights are widened on the way)."""
+    cache_over: str | None = None
+    """Over what the devices split the caches: `heads`, where more devices than key/value heads hold copies, or `batch`,
+    where each holds whole sequences and two all-to-alls a layer bring queries and outputs; None: batch where heads do
+    not suffice."""
     torus: tuple[int, ...] | None = None
     usable: float = USABLE_MEMORY
 
@@ -44,9 +48,15 @@ class Server:
 
     @property
     def cache_bytes(self) -> float:
-        """Of one sequence over all devices [X6]; each holds one key/value head at least."""
-        each = cache_bytes(self.model, self.context, DTYPE_BYTES[self.kv_dtype], tensor=self.devices)
-        return each * self.devices
+        """Of one sequence over all devices, copies among them [X6]."""
+        ways = 1 if self.by_batch else self.devices
+        return cache_bytes(self.model, self.context, DTYPE_BYTES[self.kv_dtype], tensor=ways) * ways
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether caches are split over the batch."""
+        heads = 1 if self.model.kv_rank else self.model.kv_head_count
+        return self.devices > heads if self.cache_over is None else self.cache_over == "batch"
 
     @property
     def flops_per_s(self) -> float:
@@ -107,7 +117,7 @@ def decode(server: Server, batch: int) -> Point:
     read_s = server.touched_bytes(batch) / server.hbm_bytes_per_s
     math_s = 2 * batch * model.matmul_params / server.flops_per_s
     cache_s = batch * server.cache_bytes / server.hbm_bytes_per_s
-    comm_s = _joins_s(server, batch)
+    comm_s = joins_s(server, batch)
     terms = {"weights": read_s, "compute": math_s, "cache": cache_s, "communication": comm_s}
     step_s = max(read_s, math_s) + cache_s + comm_s
     return Point(
@@ -122,15 +132,21 @@ def decode(server: Server, batch: int) -> Point:
     )
 
 
-def _joins_s(server: Server, tokens: float) -> float:
-    """Seconds of the all-reduces of activations of a forward pass over so many tokens."""
-    if server.devices == 1:
+def joins_s(server: Server, tokens: float) -> float:
+    """Seconds of the collectives of a forward pass over so many tokens: activations joined after each block."""
+    model, ranks = server.model, server.devices
+    if ranks == 1:
         return 0.0
-    blocks = 1 if server.model.parallel_block or not (server.model.ffn or server.model.experts) else 2
-    message = tokens * server.model.hidden * DTYPE_BYTES[server.model.dtype]
-    fabric = Links(chip=server.chip, torus=server.torus).fabric({"tensor": server.devices}, ("tensor",))
-    one = collectives.predict(CollectiveKind.ALL_REDUCE, round(message), server.devices, fabric)
-    return blocks * server.model.layers * one.total_ns / 1e9
+    blocks = 1 if model.parallel_block or not (model.ffn or model.experts) else 2
+    element = DTYPE_BYTES[model.dtype]
+    fabric = Links(chip=server.chip, torus=server.torus).fabric({"tensor": ranks}, ("tensor",))
+    joined = collectives.predict(CollectiveKind.ALL_REDUCE, round(tokens * model.hidden * element), ranks, fabric)
+    total_ns = blocks * model.layers * joined.total_ns
+    if server.by_batch and model.attention_layers:
+        sent = tokens * model.heads * model.v_width * element / ranks
+        swapped = collectives.predict(CollectiveKind.ALL_TO_ALL, round(sent), ranks, fabric)
+        total_ns += 2 * model.attention_layers * swapped.total_ns
+    return total_ns / 1e9
 
 
 def frontier(server: Server, most: int | None = None) -> list[Point]:
@@ -142,11 +158,11 @@ def frontier(server: Server, most: int | None = None) -> list[Point]:
     return [decode(server, batch) for batch in sorted(batches)]
 
 
-def prefill_s(server: Server, prompt: int, mfu: float = 1.0) -> float:
-    """[I5] Seconds of a prompt, attention and communication counted; at `mfu` of the peak."""
+def prefill_s(server: Server, prompt: int, share: float = 1.0) -> float:
+    """[I5] Seconds of a prompt: products and attention at a share of the peak, then communication, which adds."""
     flops = forward_flops(_at(server.model, prompt), prompt).total
-    math_s = flops / (server.flops_per_s * mfu)
-    return max(math_s, server.touched_bytes(prompt) / server.hbm_bytes_per_s) + _joins_s(server, prompt)
+    math_s = flops / (server.flops_per_s * share)
+    return max(math_s, server.touched_bytes(prompt) / server.hbm_bytes_per_s) + joins_s(server, prompt)
 
 
 def _at(model: Model, seq: int) -> Model:
@@ -163,13 +179,13 @@ class Disaggregation:
     """Of one prompt's cache from one to the other over the network; None where its rate is not known."""
 
 
-def disaggregate(server: Server, batch: int, prompt: int, answer: int, mfu: float = 1.0) -> Disaggregation:
+def disaggregate(server: Server, batch: int, prompt: int, answer: int, share: float = 1.0) -> Disaggregation:
     """How many prefill servers keep one decode server busy, and what the caches' way between them takes."""
     network = server.chip.device_scaleout_bytes_per_s
     moved = cache_bytes(server.model, prompt, DTYPE_BYTES[server.kv_dtype])
     return Disaggregation(
         prefill_servers_per_decode_server=prefill_to_decode_servers(
-            prefill_s=prefill_s(server, prompt, mfu),
+            prefill_s=prefill_s(server, prompt, share),
             batch=batch,
             step_s=decode(server, batch).step_s,
             decode_tokens=answer,

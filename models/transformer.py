@@ -8,6 +8,7 @@ reference (Scaling Book, chapter 4; EleutherAI cookbook; Narayanan et al. 2021; 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from tracegap.models.architecture import MLP_MATRICES, Model, weights
@@ -36,6 +37,7 @@ SCAN_FLOPS = 6
 """FLOPs a state element and token of a selective scan: decay, input and output map, a multiply and an add each."""
 
 
+@lru_cache(maxsize=1024)
 def forward_flops(model: Model, tokens: int) -> ForwardFlops:
     """Model FLOPs of a forward pass over so many decoder tokens, in sequences of `model.seq`.
 

@@ -1,4 +1,4 @@
-"""HTML pages of runs, of the index and of comparisons: one file each, complete without a network."""
+"""HTML pages of runs, of the index, of comparisons and of plans: one file each, complete without a network."""
 
 import functools
 import importlib
@@ -15,7 +15,7 @@ import jinja2
 import vl_convert
 from markupsafe import Markup
 
-from tracegap.reports import people, sections, theme
+from tracegap.reports import people, plan_page, sections, theme
 from tracegap.reports.comparison_page import describe
 from tracegap.reports.section import Context, Section
 from tracegap.reports.summary import Summary, snapshot, summarize
@@ -66,6 +66,12 @@ def render_index(con: duckdb.DuckDBPyConnection, out_dir: Path, pages: Mapping[s
 def render_compare(comparison: Any, out: Path) -> Path:
     """Writes the page of a `reports.compare.Comparison` (or of anything whose `as_dict()` has the same keys)."""
     return _write(out, "compare.html.j2", **describe(comparison.as_dict()))
+
+
+def render_plan(result: dict[str, Any], out: Path) -> Path:
+    """Writes the page of an answer of `reports.planning.answer`."""
+    described = plan_page.describe(result)
+    return _write(out, "plan.html.j2", _specs(described["sections"]), **described)
 
 
 def _write(out: Path, template: str, charts: Mapping[str, Any], **values: Any) -> Path:

@@ -1,18 +1,37 @@
-"""What a described run must cost at least: `tracegap plan`, and the model FLOPs that MFU needs."""
+"""Answers of `tracegap plan`: what a training or a server of a model must cost at least, and what to expect."""
 
 import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from tracegap.ingest import manifest
 from tracegap.ingest.manifest import Manifest
-from tracegap.models import hardware
+from tracegap.models import campaign, hardware, hf_config, presets, published, search, serving
 from tracegap.models.architecture import Model
 from tracegap.models.errors import TracegapError
-from tracegap.models.plan import plan
-from tracegap.models.units import human, human_ns
+from tracegap.models.hardware import Chip
+from tracegap.models.mesh import Links, sizes
+from tracegap.models.plan import Plan, plan, slowest
+from tracegap.models.recipe import Recipe
+from tracegap.models.search import Candidate
+from tracegap.models.units import GB, TERA
+
+DEFAULT_BATCH = 1 << 22
+"""Tokens of a step where nobody says: about the 4M that Llama 3 and the Scaling Book train on."""
+DEFAULT_SEQ = 8192
+"""Tokens of a sequence where a `config.json` allows more: what models are mostly trained on."""
+SHOWN = 8
+"""Meshes of a ranking that are answered."""
+SCALING_POINTS = 10
+"""Numbers of devices in a scaling curve, each twice the one before."""
 
 
 def model_of(description: dict[str, Any]) -> Model:
     """The model that the [model] table of a manifest describes; keys that the theory does not use are left alone.
+
+    Towers are tables of their own: [model.towers.vision].
 
     Raises:
         TracegapError: it lacks a key that the theory needs.
@@ -21,70 +40,267 @@ def model_of(description: dict[str, Any]) -> Model:
     missing = [name for name, needed in (known | {"seq": True}).items() if needed and name not in description]
     if missing:
         raise TracegapError(f"[model] of the manifest lacks {', '.join(missing)}")
-    return Model(**{k: v for k, v in description.items() if k in known})
+    towers = tuple((name, model_of(table)) for name, table in description.get("towers", {}).items())
+    return Model(**{k: v for k, v in description.items() if k in known and k != "towers"}, towers=towers)
 
 
-def plan_of(described: Manifest, chip_id: str | None) -> dict[str, Any]:
-    """The plan of a described run, as JSON prints it; `chip_id` goes before the manifest's part.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of a plan; None: what the manifest says, else a default that the answer names."""
+
+    model: str
+    """Name of a preset, or path of a `config.json` or of a manifest."""
+    hardware: str | None = None
+    """Catalogue id; several joined by commas are one job, gated by the slowest."""
+    devices: int | None = None
+    mesh: dict[str, int] | None = None
+    batch_tokens: int | None = None
+    seq: int | None = None
+    tokens: float | None = None
+    """To train on."""
+    usd_per_device_hour: float | None = None
+    network_gb_per_s: float | None = None
+    """A device's share of the network in one direction, where the catalogue has none or the host another."""
+    measured_tflops: float | None = None
+    """Model TFLOP/s a device that somebody measured."""
+    recipe: Recipe = dataclasses.field(default_factory=Recipe)
+    serve: bool = False
+    prompt: int = 8192
+    answer: int = 512
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
+    scaling: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The model that is asked about."""
+
+    name: str
+    source: str
+    model: Model
+    described: Manifest
+    """Empty for presets and `config.json`."""
+    assumed: tuple[str, ...] = ()
+
+
+def subject_of(text: str, seq: int | None = None) -> Subject:
+    """Finds what a word or path means.
 
     Raises:
-        TracegapError: the manifest does not say enough, or a part or rate is unknown.
+        TracegapError: neither a file nor a preset, or the file does not describe a model.
     """
-    part = chip_id or described.hardware
-    lacking = [
-        name
-        for name, value in (
-            ("[model]", described.model),
-            ("tokens_per_step", described.tokens_per_step),
-            ("hardware (or --hardware)", part),
-        )
-        if value is None
-    ]
-    if described.model is None or described.tokens_per_step is None or part is None:
-        raise TracegapError(f"the manifest lacks {', '.join(lacking)}")
-    topology = described.topology or {}
-    result = plan(
-        model_of(described.model),
-        hardware.get(part),
-        described.mesh or {"data": described.world_size or 1},
-        described.tokens_per_step,
-        ranks_per_domain=topology.get("ranks_per_domain"),
-        torus=topology.get("torus"),
-        wrap=topology.get("wrap"),
-    )
-    return {
-        "hardware": part,
-        **dataclasses.asdict(result),
-        "fits": result.fits,
-        "memory_total": result.memory.total,
-    } | {"traffic": [dataclasses.asdict(t) for t in result.traffic]}
-
-
-def rows(result: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """The plan as a table: what, how much, by which assumption."""
-    memory, capacity = result["memory"], result["memory_bytes"]
-    fits = {True: "fits", False: "does not fit", None: "memory of the part unknown"}[result["fits"]]
-    out = [
-        ("devices", str(result["devices"]), result["hardware"]),
-        ("parameters", human(result["params"]), "norm vectors left out"),
-        (
-            "memory a device",
-            human(result["memory_total"], "B"),
-            f"{fits}" + (f" into {human(capacity, 'B')}" if capacity else ""),
-        ),
-        *((f"  {name}", human(value, "B"), "") for name, value in memory.items()),
-        ("compute", human_ns(result["compute_ns"]), f"{human(result['flops_per_device'], 'FLOP')} at the dense peak"),
-        ("pipeline bubble", human_ns(result["bubble_ns"]), f"{result['microbatches']} microbatches"),
-    ]
-    for t in result["traffic"]:
-        what = f"{t['collective']} on {t['axis']}"
-        out.append(
-            (
-                what,
-                human_ns(t["total_ns"]),
-                f"{t['calls']} × {human(t['message_bytes'], 'B')} over {t['ranks']} ranks, {t['fabric']}",
+    path = Path(text)
+    if not path.is_file():
+        if path.suffix in (".json", ".toml", ".yaml", ".yml"):
+            raise TracegapError(f"{text}: no such file")
+        preset = presets.get(text)
+        return Subject(name=preset.name, source=preset.source, model=_with_seq(preset.model, seq), described=Manifest())
+    if path.suffix == ".json":
+        try:
+            config = json.loads(path.read_text())
+        except ValueError as e:
+            raise TracegapError(f"{path}: not JSON: {e}") from e
+        if isinstance(config, dict) and ("model_type" in config or "architectures" in config):
+            model = hf_config.model_from(config)
+            chosen = seq or min(model.seq or DEFAULT_SEQ, DEFAULT_SEQ)
+            shorter = seq is None and chosen != model.seq
+            return Subject(
+                name=path.stem if path.stem != "config" else path.absolute().parent.name,
+                source=str(path),
+                model=_with_seq(model, chosen),
+                described=Manifest(),
+                assumed=(f"sequences of {chosen:,} tokens (--seq)",) if shorter else (),
             )
-        )
-    out.append(("step at least", human_ns(result["lower_ns"]), f"all communication hides; bound by {result['bound']}"))
-    out.append(("step at most", human_ns(result["upper_ns"]), "no communication hides"))
+    described = manifest.load(path)
+    if described.model is None:
+        raise TracegapError("the manifest lacks [model]")
+    model = _with_seq(model_of(described.model), seq)
+    return Subject(name=described.job or path.stem, source=str(path), model=model, described=described)
+
+
+def _with_seq(model: Model, seq: int | None) -> Model:
+    return model if seq is None else dataclasses.replace(model, seq=seq)
+
+
+def answer(question: Question) -> dict[str, Any]:
+    """The answer as JSON prints it. Keys of the plan of the best mesh stand beside the rest.
+
+    Raises:
+        TracegapError: too little is said, or a part or rate is unknown.
+    """
+    subject = subject_of(question.model, question.seq)
+    described, model = subject.described, subject.model
+    chip = _chip(question.hardware or described.hardware)
+    result: dict[str, Any] = {
+        "model": subject.name,
+        "source": subject.source,
+        "hardware": chip.id,
+        "hardware_name": chip.name,
+        "seq": model.seq,
+        "params": model.params,
+        "active_params": model.active_params,
+        "assumed": list(subject.assumed),
+    }
+    if question.measured_tflops is not None:
+        smell = published.smell(chip, question.measured_tflops * TERA, model.dtype)
+        result["smell"] = {"measured_tflops": question.measured_tflops, **dataclasses.asdict(smell)}
+    else:
+        result["smell"] = None
+    result["published"] = [dataclasses.asdict(t) for t in published.TRAININGS if t.chip == chip.id]
+    if question.serve:
+        return result | {"serving": _serving(question, model, chip)}
+    return result | _training(question, subject, chip, result["assumed"])
+
+
+def _chip(names: str | None) -> Chip:
+    if names is None:
+        raise TracegapError("the manifest lacks hardware (or --hardware)")
+    return slowest([hardware.get(name.strip()) for name in names.split(",")])
+
+
+def _training(question: Question, subject: Subject, chip: Chip, assumed: list[str]) -> dict[str, Any]:
+    described, model = subject.described, subject.model
+    tokens_per_step = question.batch_tokens or described.tokens_per_step
+    if tokens_per_step is None:
+        if described.model is not None:
+            raise TracegapError("the manifest lacks tokens_per_step")
+        tokens_per_step = DEFAULT_BATCH // (model.seq or 1) * (model.seq or 1) or (model.seq or 1)
+        assumed.append(f"steps of {tokens_per_step:,} tokens (--batch-tokens)")
+    network = None if question.network_gb_per_s is None else question.network_gb_per_s * GB
+    topology = described.topology or {}
+    mesh = question.mesh or (None if question.devices else described.mesh)
+    if mesh is None and question.devices is None and described.world_size:
+        mesh = {"data": described.world_size}
+    fewest = search.fewest_devices(model, chip, tokens_per_step, question.recipe)
+    devices = sizes(mesh).devices if mesh else question.devices or fewest
+    links = Links(
+        chip=chip,
+        ranks_per_domain=topology.get("ranks_per_domain"),
+        torus=topology.get("torus") or (search.slice_shape(chip, devices) if devices and not described.mesh else None),
+        wrap=topology.get("wrap"),
+        network_bytes_per_s=network,
+    )
+    out: dict[str, Any] = {
+        "tokens_per_step": tokens_per_step,
+        "fewest_devices": fewest,
+        "torus": list(links.torus) if links.torus else None,
+        "tried": None,
+        "fitting": None,
+        "ranking": [],
+        "campaign": None,
+        "scaling": None,
+        "fits": False,
+        "devices": devices,
+    }
+    if mesh:
+        candidates = [
+            Candidate(
+                recipe=question.recipe,
+                plan=plan(model, chip, mesh, tokens_per_step, question.recipe, links=links),
+            )
+        ]
+    elif devices:
+        ranking = search.rank(model, chip, devices, tokens_per_step, question.recipe, links=links)
+        candidates = list(ranking.distinct)
+        out |= {"tried": ranking.tried, "fitting": ranking.fitting}
+    else:
+        candidates = []
+    if candidates:
+        best = candidates[0]
+        out |= _plan(best.plan) | {"recipe": dataclasses.asdict(best.recipe)}
+        out["ranking"] = [_candidate(candidate) for candidate in candidates[:SHOWN]]
+        if question.tokens:
+            out["campaign"] = _campaign(question, model, best.plan, tokens_per_step)
+    if question.scaling and fewest:
+        counts = [fewest << i for i in range(SCALING_POINTS)]
+        curve = search.scaling(model, chip, tokens_per_step, counts, question.recipe)
+        out["scaling"] = {"limit": curve.limit, "points": [_candidate(point) for point in curve.points]}
+    return out
+
+
+def _plan(found: Plan) -> dict[str, Any]:
+    return dataclasses.asdict(found) | {
+        "fits": found.fits,
+        "memory_total": found.memory.total,
+        "mfu": found.mfu,
+        "flops_per_s_per_device": found.model_flops / found.devices / found.predicted_ns * 1e9,
+    }
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    found = candidate.plan
+    return {
+        "devices": found.devices,
+        "mesh": found.mesh,
+        "recompute": candidate.recipe.recompute,
+        "zero": candidate.recipe.zero,
+        "schedule": candidate.recipe.schedule,
+        "virtual_stages": candidate.recipe.virtual_stages,
+        "microbatches": found.microbatches,
+        "predicted_ns": found.predicted_ns,
+        "lower_ns": found.lower_ns,
+        "upper_ns": found.upper_ns,
+        "mfu": found.mfu,
+        "memory_total": found.memory.total,
+        "fits": found.fits,
+        "bound": found.bound,
+    }
+
+
+def _campaign(question: Question, model: Model, best: Plan, tokens_per_step: int) -> dict[str, Any]:
+    run = campaign.campaign(
+        active_params=model.active_params,
+        tokens=question.tokens or 0,
+        tokens_per_step=tokens_per_step,
+        step_s=best.predicted_ns / 1e9,
+        devices=best.devices,
+        usd_per_device_hour=question.usd_per_device_hour,
+    )
+    return dataclasses.asdict(run)
+
+
+def _serving(question: Question, model: Model, chip: Chip) -> dict[str, Any]:
+    weight_dtype = question.weight_dtype or model.dtype
+    kv_dtype = question.kv_dtype or model.dtype
+    context = question.prompt + question.answer
+    fewest = serving.fewest_devices(model, chip, context=context, weight_dtype=weight_dtype, kv_dtype=kv_dtype)
+    devices = question.devices or fewest or 1
+    server = serving.Server(
+        model=model,
+        chip=chip,
+        devices=devices,
+        context=context,
+        weight_dtype=weight_dtype,
+        kv_dtype=kv_dtype,
+        torus=search.slice_shape(chip, devices) if devices > 1 else None,
+    )
+    points = serving.frontier(server)
+    share = published.reachable_share(chip.id, model.dtype) or 1.0
+    out: dict[str, Any] = {
+        "devices": devices,
+        "fewest_devices": fewest,
+        "prompt": question.prompt,
+        "answer": question.answer,
+        "weight_dtype": weight_dtype,
+        "kv_dtype": kv_dtype,
+        "weight_bytes": server.weight_bytes,
+        "cache_bytes_per_sequence": server.cache_bytes,
+        "max_sequences": server.max_sequences,
+        "points": [dataclasses.asdict(point) for point in points],
+        "prefill_s": serving.prefill_s(server, question.prompt, share),
+        "prefill_share_of_peak": share,
+        "disaggregation": None,
+    }
+    if points:
+        last = points[-1].batch
+        split = serving.disaggregate(server, last, question.prompt, question.answer, share)
+        out["disaggregation"] = dataclasses.asdict(split) | {"batch": last}
+        out["speculation"] = {
+            "accept": 0.8,
+            "draft_len": 4,
+            "draft_cost": 0.05,
+            "speedup_at_batch_1": serving.speculate(server, 1, accept=0.8, draft_len=4, draft_cost=0.05),
+            "speedup_at_most": serving.speculate(server, last, accept=0.8, draft_len=4, draft_cost=0.05),
+        }
     return out

@@ -75,12 +75,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One query, as a chart, as a table or as both."""
+    """One query, as a chart, as a table or as both; or, without a query, rows that were worked out, not measured."""
 
     title: str
-    query: Query
     columns: Sequence[Column]
     """The table; what the chart shows stands in it too."""
+    query: Query | None = None
     chart: alt.TopLevelMixin | None = None
     alt: str = ""
     """The chart in words, for those who do not see it."""
@@ -90,15 +90,20 @@ class Figure:
     """A sentence under the figure."""
 
     def __post_init__(self) -> None:
-        if self.chart is not None and len(self.query.rows) > MAX_CHART_ROWS:
-            raise ValueError(f"{self.title}: {len(self.query.rows)} rows in a chart; group the tail in SQL")
+        drawn = self.query.rows if self.query is not None else self.table
+        if self.chart is not None and len(drawn) > MAX_CHART_ROWS:
+            raise ValueError(f"{self.title}: {len(drawn)} rows in a chart; group the tail in SQL")
         if self.chart is not None and not self.alt:
             raise ValueError(f"{self.title}: a chart needs its content in words")
 
     @property
     def table(self) -> pl.DataFrame:
         """Rows of the table."""
-        return self.query.rows if self.rows is None else self.rows
+        if self.rows is not None:
+            return self.rows
+        if self.query is None:
+            raise ValueError(f"{self.title}: a figure needs a query or rows")
+        return self.query.rows
 
     @property
     def is_number(self) -> list[bool]:

@@ -59,6 +59,11 @@ NS_AXIS = "datum.value == 0 ? '0' : " + _spaced("datum.value / 1e9", "s")
 """Label of an axis of a column in ns: prefixes on seconds."""
 
 
+def plain_axis(unit: str) -> str:
+    """Label of a linear axis of a column in whole units."""
+    return "datum.value == 0 ? '0' : " + _spaced("datum.value", unit)
+
+
 def powers_of_ten(label: str) -> str:
     """Label of a logarithmic axis: the expression at powers of ten, nothing between them."""
     exponent = "log(datum.value) / LN10"

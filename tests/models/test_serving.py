@@ -1,0 +1,121 @@
+"""Serving: the Scaling Book's chapters 7 and 8, and laws."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracegap.models import hardware, presets, serving
+from tracegap.models.errors import NoFormula
+from tracegap.models.serving import Server
+
+V5E = hardware.get("tpu_v5e")
+H100 = hardware.get("h100_sxm")
+LLAMA = presets.get("llama-3-70b").model
+
+
+def book(devices, dtype="int8", usable=1.0):
+    return Server(
+        model=LLAMA, chip=V5E, devices=devices, context=8192, weight_dtype=dtype, kv_dtype=dtype, usable=usable
+    )
+
+
+def test_the_scaling_book_chapter_8():
+    """LLaMA-3 70B on v5e: int8 on 8 chips holds 43 sequences of 8,192, and a step of them takes 19 ms (0.55 QPS/chip).
+
+    Ours counts 70.55e9 parameters where the book takes 70e9: 42 sequences; the embedding is looked up, not read.
+    """
+    server = book(8)
+    assert server.cache_bytes == 163_840 * 8192
+    assert server.max_sequences == 42
+    point = serving.decode(server, 43)
+    assert point.step_s - point.comm_s == pytest.approx(0.019, rel=0.03)
+    assert book(16, "bf16").max_sequences == 42  # the book has 43
+    # Prefill of 8,192 tokens on 16 chips at 40%: 0.91 s for the weights; with attention at half its mask 6.5% more
+    server = book(16, "bf16")
+    assert serving.prefill_s(server, 8192, 0.4) - serving.joins_s(server, 8192) == pytest.approx(0.91, rel=0.09)
+    # Three prefill servers to a decode server: 4.05 with attention (+7%) and communication (+21%) of the prefill, and
+    # the step of a batch of 32 (17.9 ms) for that of 43
+    split = serving.disaggregate(book(8), 32, 8192, 512, 0.4)
+    assert split.prefill_servers_per_decode_server == pytest.approx(3 * 1.28 * 19 / 17.9, rel=0.01)
+
+
+def test_int4_weights_are_multiplied_in_bf16():
+    assert book(4, "int4").flops_per_s == 4 * 197e12
+    assert Server(model=LLAMA, chip=V5E, devices=4, context=1, weight_dtype="int8").flops_per_s == 4 * 394e12
+    with pytest.raises(NoFormula, match="no peak of v100_sxm2_16 for int8 or bf16"):
+        _ = Server(
+            model=LLAMA, chip=hardware.get("v100_sxm2_16"), devices=1, context=1, weight_dtype="int8"
+        ).flops_per_s
+
+
+@pytest.mark.parametrize(("dtype", "devices"), [("bf16", 16), ("int8", 8), ("int4", 4)])
+def test_the_fewest_devices(dtype, devices):
+    assert (
+        serving.fewest_devices(LLAMA, V5E, context=8192, weight_dtype=dtype, kv_dtype=dtype) == devices
+    )  # chapter 8: 8.75, 4.4 and 2.2 chips of weights
+
+
+@given(batch=st.integers(1, 512), more=st.integers(1, 4))
+def test_larger_batches_are_slower_steps_and_no_fewer_tokens(batch, more):
+    server = Server(model=LLAMA, chip=H100, devices=8, context=4096)
+    small, large = serving.decode(server, batch), serving.decode(server, batch * more)
+    assert small.step_s <= large.step_s
+    assert small.tokens_per_s <= large.tokens_per_s * (1 + 1e-9)
+    assert small.step_s == small.weights_s + small.cache_s + small.comm_s
+
+
+@given(batch=st.integers(1, 4096))
+def test_more_tokens_touch_more_experts_up_to_all(batch):
+    mixture = presets.get("mixtral-8x7b").model
+    server = Server(model=mixture, chip=H100, devices=8, context=4096)
+    whole = 2 * (mixture.params - mixture.vocab * mixture.hidden)
+    assert server.touched_bytes(batch) <= whole * (1 + 1e-12)
+    assert server.touched_bytes(batch) <= server.touched_bytes(batch + 1)
+    if batch == 1:
+        looked_up = mixture.vocab * mixture.hidden
+        assert server.touched_bytes(1) == pytest.approx(2 * (mixture.active_params - looked_up))
+
+
+def test_the_frontier_ends_with_what_fits():
+    server = book(8)
+    points = serving.frontier(server)
+    assert [point.batch for point in points] == [1, 2, 4, 8, 16, 32, 42]
+    assert serving.frontier(book(4)) == []
+    assert [p.batch for p in serving.frontier(server, 3)] == [1, 2, 3]
+
+
+def test_speculation_pays_while_verifying_is_memory_bound():
+    server = book(8)
+    at_one = serving.speculate(server, 1, accept=0.8, draft_len=4, draft_cost=0.05)
+    assert at_one == pytest.approx(2.8013, rel=1e-3)  # Leviathan et al.: verifying is free
+    # 5 x 512 tokens are far above v5e's critical batch
+    assert serving.speculate(server, 512, accept=0.8, draft_len=4, draft_cost=0.05) < at_one
+
+
+def test_a_state_needs_no_room_for_longer_texts():
+    mamba = presets.get("mamba-2.8b").model
+    short, long = (Server(model=mamba, chip=H100, devices=1, context=context) for context in (100, 100_000))
+    assert short.max_sequences == long.max_sequences > 1000
+    assert serving.decode(short, 8) == serving.decode(long, 8)
+    latent = Server(model=presets.get("deepseek-v3").model, chip=H100, devices=16, context=4096, cache_over="heads")
+    # One compressed vector of 576 values on every device: no rank can split it
+    assert latent.cache_bytes == 16 * 61 * 576 * 4096 * 2
+    assert replace(latent, cache_over=None).cache_bytes == 61 * 576 * 4096 * 2
+
+
+def test_caches_go_over_the_batch_where_heads_do_not_suffice():
+    heads, batch = (replace(book(16, "bf16"), cache_over=over) for over in ("heads", "batch"))
+    assert heads.cache_bytes == 2 * batch.cache_bytes
+    assert serving.decode(batch, 16).cache_s == serving.decode(heads, 16).cache_s / 2
+    assert serving.decode(batch, 16).comm_s > serving.decode(heads, 16).comm_s
+    assert book(16).by_batch
+    assert not book(8).by_batch
+
+
+def test_unknown_memory_is_no_limit():
+    unknown = replace(H100, hbm_gb=None)
+    server = Server(model=LLAMA, chip=unknown, devices=8, context=4096)
+    assert server.max_sequences is None
+    assert serving.fewest_devices(LLAMA, unknown, context=1, weight_dtype="bf16", kv_dtype="bf16") is None

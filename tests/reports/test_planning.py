@@ -1,0 +1,182 @@
+"""Answers of `tracegap plan`: what is asked, on the screen, as JSON and as a page."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tracegap.flows.cli import cli
+from tracegap.models.errors import TracegapError
+from tracegap.reports import page, plan_page, plan_text, planning
+from tracegap.reports.planning import Question, answer, model_of, subject_of
+
+MANIFEST = """
+job = "tiny"
+hardware = "h100_sxm"
+tokens_per_step = 65536
+[model]
+layers = 4
+hidden = 1024
+heads = 16
+ffn = 4096
+vocab = 32000
+seq = 1024
+[mesh]
+data = 4
+tensor = 2
+"""
+CONFIG = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+    "hidden_act": "silu",
+}  # fmt: skip
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, ["plan", *(str(a) for a in arguments)])
+
+
+def asked(*arguments):
+    got = run(*arguments, "--json")
+    assert got.exit_code == 0, got.output + got.stderr
+    return json.loads(got.output)
+
+
+def test_a_preset_is_ranked_and_priced():
+    said = asked("llama-3-70b", "--hardware", "h100_sxm", "--devices", 512, "--tokens", "15T", "--price", 2)
+    assert (said["model"], said["params"], said["devices"]) == ("Llama 3 70B", 70_553_706_496, 512)
+    assert said["fewest_devices"] == 16
+    assert said["fits"] is True
+    assert said["memory_total"] == pytest.approx(sum(said["memory"].values()))
+    best = said["ranking"][0]
+    assert (best["mesh"], best["predicted_ns"], best["mfu"]) == (said["mesh"], said["predicted_ns"], said["mfu"])
+    assert [c["predicted_ns"] for c in said["ranking"]] == sorted(c["predicted_ns"] for c in said["ranking"])
+    run_of = said["campaign"]
+    assert run_of["flops_6pd"] == pytest.approx(6 * 70.55e9 * 15e12, rel=0.001)
+    days = 15e12 / said["tokens_per_step"] * said["predicted_ns"] / 1e9 / 86400 / run_of["goodput"]["share"]
+    assert run_of["days"] == pytest.approx(days)
+    assert run_of["usd"] == pytest.approx(2 * run_of["device_hours"]) == pytest.approx(2 * days * 24 * 512)
+    assert said["assumed"] == ["steps of 4,194,304 tokens (--batch-tokens)"]
+
+
+def test_a_manifest_has_its_own_mesh(tmp_path):
+    manifest = tmp_path / "manifest.toml"
+    manifest.write_text(MANIFEST)
+    said = asked(manifest)
+    assert (said["mesh"], said["tokens_per_step"], said["model"]) == ({"data": 4, "tensor": 2}, 65536, "tiny")
+    assert len(said["ranking"]) == 1
+    other = asked(manifest, "--mesh", "fsdp=8", "--hardware", "a100_sxm_80")
+    assert (other["mesh"], other["hardware"]) == ({"fsdp": 8}, "a100_sxm_80")
+    assert len(asked(manifest, "--devices", 8)["ranking"]) > 1
+    manifest.write_text(MANIFEST.replace("tokens_per_step = 65536", ""))
+    lacking = run(manifest)
+    assert (lacking.exit_code, "tokens_per_step" in lacking.stderr) == (2, True)
+
+
+def test_a_config_json_is_read_with_a_usual_sequence(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    said = asked(tmp_path / "config.json", "--hardware", "tpu_v5p", "--devices", 16)
+    assert (said["seq"], said["torus"]) == (8192, [2, 2, 4])
+    assert said["assumed"][0] == "sequences of 8,192 tokens (--seq)"
+    assert asked(tmp_path / "config.json", "--hardware", "tpu_v5p", "--seq", 4096)["seq"] == 4096
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"model_type": "rwkv7"}))
+    strange = run(tmp_path / "config.json", "--hardware", "tpu_v5p")
+    assert strange.exit_code == 2
+    assert "model_type 'rwkv7' is not known; known are llama" in strange.stderr
+
+
+def test_a_server():
+    said = asked("llama-3-70b", "--hardware", "tpu_v5e", "--serve", "--weights", "int8", "--kv", "int8")["serving"]
+    assert (said["devices"], said["fewest_devices"]) == (8, 8)
+    assert said["points"][-1]["batch"] == said["max_sequences"]
+    rates = [point["tokens_per_s"] for point in said["points"]]
+    assert rates == sorted(rates)
+    screen = run("mixtral-8x7b", "--hardware", "h100_sxm", "--serve").output
+    for words in ("prefill", "speculation", "tokens/s a device"):
+        assert words in screen
+
+
+def test_what_people_reach_and_what_cannot_be():
+    said = asked("llama-3-8b", "--hardware", "h100_sxm", "--devices", 8, "--measured", 1200)
+    assert said["smell"]["plausible"] is False
+    assert len(said["published"]) == 3
+    screen = run("llama-3-8b", "--hardware", "h100_sxm", "--devices", 8, "--measured", 1200).output
+    assert "impossible" in screen
+    assert "Llama 3 405B" in screen
+
+
+def test_the_screen_is_one_screen_and_has_the_answers():
+    shown = run("deepseek-v3", "--hardware", "h800_sxm", "--devices", 2048, "--batch-tokens", "62914560").output
+    for words in ("fits on", "expert", "step to expect", "MFU", "used by a token", "best of"):
+        assert words in shown
+    assert len(shown.splitlines()) < 60
+
+
+def test_the_slowest_of_several_parts_counts():
+    mixed = asked("llama-3-8b", "--hardware", "h100_sxm,a100_sxm_80", "--devices", 64)
+    assert mixed["hardware"] == "h100_sxm+a100_sxm_80"
+    slow = asked("llama-3-8b", "--hardware", "a100_sxm_80", "--devices", 64)
+    assert mixed["predicted_ns"] >= slow["predicted_ns"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["llama-3-70b"], "lacks hardware (or --hardware)"),
+        (["llama-9", "--hardware", "h100_sxm"], "no model 'llama-9' among the presets"),
+        (["nothing.json", "--hardware", "h100_sxm"], "nothing.json: no such file"),
+        (["llama-3-70b", "--hardware", "h100"], "no chip 'h100'"),
+        (["llama-3-70b", "--hardware", "h100_sxm", "--tokens", "many"], "'many' is no number such as 15T"),
+        (["llama-3-70b", "--hardware", "h100_sxm", "--mesh", "fsdp"], "write it as fsdp=16,tensor=8"),
+        (["llama-3-70b", "--hardware", "v100_sxm2_32", "--mesh", "fsdp=64"], "no bf16 peak of v100_sxm2_32"),
+    ],
+)
+def test_what_cannot_be_answered_is_a_line(arguments, words):
+    got = run(*arguments)
+    assert got.exit_code == 2
+    assert words in got.stderr
+
+
+def test_too_few_devices_are_said_so(tmp_path):
+    said = asked("llama-3-70b", "--hardware", "h100_sxm", "--devices", 4)
+    assert (said["fits"], said["ranking"], said["fewest_devices"]) == (False, [], 16)
+    assert "no mesh fits" in run("llama-3-70b", "--hardware", "h100_sxm", "--devices", 4).output
+    out = page.render_plan(said, tmp_path / "none.html")
+    assert "No mesh of 4 × H100 SXM" in out.read_text()
+
+
+def test_a_page_has_a_chart_of_each(tmp_path):
+    result = answer(
+        Question(model="llama-3-8b", hardware="h100_sxm", devices=64, tokens=1e12, usd_per_device_hour=2, scaling=True)
+    )
+    sections = plan_page.describe(result)["sections"]
+    assert list(sections) == ["memory", "time", "meshes", "scaling"]
+    times = {row["what"] for row in sections["time"].figures[0].table.to_dicts()}
+    assert times >= {"compute", "optimizer"}
+    drawn = sections["memory"].figures[0].table["bytes"].sum()
+    assert drawn == pytest.approx(result["memory_total"])
+    text = page.render_plan(result, tmp_path / "plan.html").read_text()
+    for chart in sections:
+        assert f'id="chart-{chart}-0"' in text
+    served = answer(Question(model="llama-3-8b", hardware="h100_sxm", serve=True))
+    assert list(plan_page.describe(served)["sections"]) == ["frontier"]
+    assert "Throughput against latency" in page.render_plan(served, tmp_path / "serve.html").read_text()
+
+
+def test_the_rows_of_the_screen_are_text():
+    result = answer(Question(model="llama-3-8b", hardware="tpu_v5p", devices=16))
+    assert all(isinstance(cell, str) for row in plan_text.rows(result) for cell in row)
+
+
+def test_towers_of_a_manifest():
+    vision = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 0, "seq": 16, "causal": False}
+    text = {"layers": 2, "hidden": 128, "heads": 4, "ffn": 512, "vocab": 100, "seq": 64, "towers": {"vision": vision}}
+    model = model_of(text)
+    assert [name for name, _ in model.towers] == ["vision"]
+    with pytest.raises(TracegapError, match="lacks heads"):
+        model_of(text | {"towers": {"vision": {k: v for k, v in vision.items() if k != "heads"}}})
+
+
+def test_every_preset_can_be_asked_about():
+    for name in planning.presets.names():
+        assert subject_of(name).model.params > 0
