@@ -23,6 +23,7 @@ from tracegap.ingest.trace import Trace
 from tracegap.ingest.workers import BIG_BYTES, Ahead, reading_ahead
 
 _SAME_RUN_NS = 3600 * 10**9
+_PROFILES = ("plugins", "profile")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -240,7 +241,8 @@ def _run_id(con: duckdb.DuckDBPyConnection, file: File, trace: Trace, described:
 
     Ranks of one job agree on their folder, format and number of ranks, and began within an hour of each other; others get
     a name of their own, so that nothing is put together that does not belong together. Where no number of ranks is known,
-    traces with communication and different ranks are taken for those of one job.
+    traces with communication and different ranks are taken for those of one job. The files of a profile folder
+    (`plugins/profile/<session>/`) are those of the hosts that were profiled together.
     """
     folder = file.place.parent
     if described and described.run:
@@ -249,7 +251,8 @@ def _run_id(con: duckdb.DuckDBPyConnection, file: File, trace: Trace, described:
         )
     stem = plain_stem(file.place.name)
     guessed = trace.world_size is None and trace.rank is not None and len(trace.collectives) > 0
-    several = guessed or (trace.world_size or 1) > 1
+    hosts = folder.parts[-3:-1] == _PROFILES
+    several = hosts or guessed or (trace.world_size or 1) > 1
     names = [file.folder_name] if several else [stem, f"{file.folder_name}/{stem}"]
     for name in itertools.chain(names, (f"{names[-1]}~{n}" for n in itertools.count(2))):
         others = con.execute(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracegap.ingest import pipeline
+from tracegap.ingest.readers._xplane import PROTO
 from tracegap.ingest.store import open_store
 from tracegap.models.errors import TracegapError
 
@@ -52,6 +53,34 @@ def test_folders_are_walked_and_what_is_no_trace_is_left(tmp_path):
     assert list(pipeline.find_traces([tmp_path / "notes.txt"])) == [tmp_path / "notes.txt"]
     with pytest.raises(TracegapError, match="no such file"):
         list(pipeline.find_traces([tmp_path / "none"]))
+
+
+def xspace(path, device, *, core=0):
+    """A tiny profile of a host with one TPU."""
+    space = PROTO["XSpace"](hostnames=[path.name])
+    env = space.planes.add(name="Task Environment")
+    env.stat_metadata[1].name = "profile_start_time"
+    env.stats.add(metadata_id=1, uint64_value=1_735_689_600_000_000_000 + core)
+    plane = space.planes.add(name=f"/device:TPU:{device}")
+    plane.stat_metadata[1].name = "core_details"
+    plane.stats.add(metadata_id=1, bytes_value=bytes([0x28, core, 0x30, core]))
+    plane.event_metadata[1].name = "fusion.1"
+    plane.lines.add(name="XLA Ops").events.add(metadata_id=1, offset_ps=1000, duration_ps=5000)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(space.SerializeToString())
+    return path
+
+
+def test_hosts_of_a_profile_folder_are_one_run(con, tmp_path):
+    session = tmp_path / "log" / "plugins" / "profile" / "2026_11_30_04_00_00"
+    for host in range(2):
+        xspace(session / f"host{host}.xplane.pb", 0, core=host)
+        xspace(tmp_path / "loose" / f"host{host}.xplane.pb", 0, core=host + 2)
+    pipeline.ingest_paths(con, [tmp_path])
+    found = con.execute("select run_id, count(*) from traces group by all order by all").fetchall()
+    assert found == [(session.name, 2), ("host0", 1), ("host1", 1)]
+    ranks = con.execute("select rank from steps where run_id = ? order by 1", [session.name]).fetchall()
+    assert ranks == [(0,), (1,)]
 
 
 def test_ranks_of_a_job_are_one_run_and_strangers_in_the_folder_are_not(con, tmp_path):
