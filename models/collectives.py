@@ -136,23 +136,19 @@ def predict(
     Without a protocol a lower bound: all of the bandwidth and the smallest latency. With one, its share of the bandwidth
     and its latency. Behind switches there are, beside the ring (for all-to-all and pairs: each to each), the `tree` of an
     all-reduce; `in_network`, where switches reduce and copy (NVLS, SHARP: [G4]); and `hierarchical`, a ring inside each
-    domain, one between the domains and again one inside, one after the other where the ring overlaps them.
+    domain, one between the domains and again one inside, one after the other where the ring overlaps them; also for
+    slices of a torus with a network between them.
 
     Raises NoFormula where an algorithm does not do the kind, or not on such a fabric.
     """
     if ranks < 2:
         return Prediction(latency_ns=0, bandwidth_ns=0, total_ns=0, model="one rank")
-    if fabric.latency == "ici":
-        if algorithm != "ring" or protocol is not None:
-            raise NoFormula(f"{protocol or algorithm} on a torus: algorithms and protocols of NCCL need switches")
-        per_byte_s = (_torus_s if fabric.axes else _tiers_s)(kind, ranks, fabric)
-        latency_ns, bandwidth_ns = ns(HOP_LATENCY_S * _hops(kind, fabric)), ns(per_byte_s * message_bytes)
-        total_ns = max(latency_ns, bandwidth_ns)
-    else:
-        latency_us, per_byte_s = _ALGORITHMS[algorithm](kind, ranks, fabric, protocol or "ll")
-        share = 1 if protocol is None else nccl.PROTOCOL_SHARE[protocol]
-        latency_ns, bandwidth_ns = ns(latency_us / US_PER_S), ns(per_byte_s * message_bytes / share)
-        total_ns = latency_ns + bandwidth_ns
+    if fabric.latency == "ici" and (algorithm not in ("ring", "hierarchical") or protocol is not None):
+        raise NoFormula(f"{protocol or algorithm} on a torus: algorithms and protocols of NCCL need switches")
+    latency_us, per_byte_s = _ALGORITHMS[algorithm](kind, ranks, fabric, protocol or "ll")
+    share = 1 if protocol is None else nccl.PROTOCOL_SHARE[protocol]
+    latency_ns, bandwidth_ns = ns(latency_us / US_PER_S), ns(per_byte_s * message_bytes / share)
+    total_ns = max(latency_ns, bandwidth_ns) if fabric.latency == "ici" else latency_ns + bandwidth_ns
     asked = [str(word) for word in (algorithm if algorithm != "ring" else None, protocol) if word is not None]
     model = ", ".join([str(fabric), *asked])
     return Prediction(latency_ns=latency_ns, bandwidth_ns=bandwidth_ns, total_ns=total_ns, model=model)
@@ -206,7 +202,10 @@ Terms = tuple[float, float]
 
 
 def _ring(kind: CollectiveKind, ranks: int, fabric: Fabric, protocol: nccl.Protocol) -> Terms:
-    """[N3] With one rank a domain NCCL takes the network latency of its tree."""
+    """[N3] With one rank a domain NCCL takes the network latency of its tree. On a torus: T1 to T9, all axes at once."""
+    if fabric.latency == "ici":
+        per_byte_s = (_torus_s if fabric.axes else _tiers_s)(kind, ranks, fabric)
+        return HOP_LATENCY_S * US_PER_S * _hops(kind, fabric), per_byte_s
     across = (nccl.TREE_STEP_US if fabric.domain_ranks == 1 else nccl.RING_STEP_US)["network"]
     latency_us = nccl.nccl_latency_us(
         collective=kind,

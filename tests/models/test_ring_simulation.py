@@ -158,6 +158,15 @@ def test_phases_of_a_hierarchical_all_reduce() -> None:
     assert phases.latency_ns < overlapped.latency_ns  # 2 x (3 + 7) steps in place of 2 x 31
 
 
+def test_slices_of_a_torus_over_a_network() -> None:
+    # 4 slices of 16 v5p: 64 MB, 15/16 of it over six links of 100 GB/s, twice; 4 MB a chip round the network of 6.25 GB/s
+    chip = hardware.get("tpu_v5p")
+    slices = Fabric.tiers(Fabric.switch(chip), domain_ranks=16, domains=4, network_bytes_per_s=6.25e9)
+    phases = predict(Kind.ALL_REDUCE, 64_000_000, 64, slices, algorithm="hierarchical")
+    assert phases.bandwidth_ns == pytest.approx(2 * 100_000 + 2 * 3 / 4 * 640_000)
+    assert phases.total_ns == phases.bandwidth_ns > predict(Kind.ALL_REDUCE, 64_000_000, 64, slices).total_ns
+
+
 @given(size=st.integers(0, 10**12))
 def test_protocols_cost_bandwidth_or_latency(size: int) -> None:
     bound = predict(Kind.ALL_REDUCE, size, 8, NODE)
