@@ -217,7 +217,9 @@ def unseen_syncs(db: Export, calls: pl.DataFrame, first_id: int) -> pl.DataFrame
         pl.col("syncType").is_in(list(_BLOCKING)), pl.col("end") >= pl.col("start"), pl.col("globalPid").is_not_null()
     )
     waits = waits.with_columns((pl.col("globalPid") // 0x1000000).alias("process"))
-    waits = waits.join(calls, on=["process", "correlationId"], how="anti", maintain_order="left")
+    launch = ["process", "correlationId"]
+    seen = calls.select(launch).join(waits.select(launch), on=launch, how="semi")
+    waits = waits.join(seen, on=launch, how="anti", maintain_order="left")
     if not len(waits):
         return pl.DataFrame(schema=HOST_EVENTS)
     pids = {p: f"{p & 0xFFFFFF}/?" for p in waits["process"].unique()}
