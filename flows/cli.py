@@ -377,6 +377,8 @@ def _number(_: click.Context, option: click.Parameter, text: str | None) -> floa
 @click.option("--zero", type=click.IntRange(0, 3), default=0, help="ZeRO stage of data-parallel replicas.")
 @click.option("--schedule", default="1f1b", show_default=True, help="Pipeline schedule.")
 @click.option("--microbatches", type=click.IntRange(1), help="Of a replica in a step.")
+@click.option("--optimizer", default="adamw", show_default=True, help="Or adam8bit, sgd_momentum, adam_fp32.")
+@click.option("--offload", multiple=True, help="To the host: optimizer, activations.")
 @click.option("--measured", type=click.FloatRange(0, min_open=True), help="TFLOP/s a device: can that be true?")
 @click.option("--scaling", is_flag=True, help="Also the best mesh of more and more devices.")
 @click.option("--serve", is_flag=True, help="Serve the model instead of training it.")
@@ -403,6 +405,8 @@ def plan(model: str, chip: str | None, mesh: str | None, out: Path | None, as_js
         recompute=asked["recompute"],
         schedule=asked["schedule"],
         microbatches=asked["microbatches"],
+        optimizer=asked["optimizer"],
+        offload=tuple(asked["offload"]),
     )
     result = planning.answer(
         planning.Question(

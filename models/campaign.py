@@ -11,6 +11,8 @@ from tracegap.models.reliability import daly_interval_s, goodput_first_order
 from tracegap.models.units import S_PER_DAY, S_PER_HOUR
 from tracegap.models.utilisation import compute_optimal_params, train_flops_of_params
 
+TOKENS_PER_PARAM = 20
+"""Of a compute-optimal training [C4] (Hoffmann et al. 2022): a floor, for inference is cheaper beyond it."""
 DEVICE_MTBF_S = 54 * S_PER_DAY * 16384 / 419
 """Mean time between unexpected failures of one device, with its share of host and network: 419 interruptions of 16,384
 GPUs in 54 days (Grattafiori et al. 2024, table 5): 50,700 hours."""
@@ -92,5 +94,5 @@ def campaign(
         usd=None if usd_per_device_hour is None else device_hours * usd_per_device_hour,
         goodput=useful,
         tokens_per_param=tokens / active_params,
-        optimal_params=compute_optimal_params(flops=flops),
+        optimal_params=compute_optimal_params(flops=flops, tokens_per_param=TOKENS_PER_PARAM),
     )

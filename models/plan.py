@@ -191,21 +191,24 @@ def plan_towers(
     meshes: Mapping[str, Mapping[str, int]],
     tokens_per_step: int,
     recipe: Recipe | None = None,
-    **placement: Sequence[int] | None,
+    *,
+    links: Links | None = None,
 ) -> dict[str, Plan]:
     """A plan for each part of a multi-modal model: its towers and, under "", the model itself.
 
-    Each has its own mesh over the same devices ("" has that of the model); a tower without one takes the model's. The
-    parts share a device and run one after the other, so that their bytes and times add up.
+    Each has its own mesh over the same devices; a tower without one takes the model's. The parts share a device and run
+    one after the other, so that their bytes and times add up. A tower has no use for a pipeline's microbatches.
     """
-    torus = placement.get("torus")
-    links = Links(chip=chip, torus=torus)
+    links = links or Links(chip=chip)
+    recipe = recipe or Recipe()
     plans = {"": plan(replace(model, towers=()), chip, meshes[""], tokens_per_step, recipe, links=links)}
     for name, tower in model.towers:
         if model.seq is None or tower.seq is None:
             raise NoFormula(f"tower {name} needs its seq and that of the model")
+        mesh = meshes.get(name, meshes[""])
+        own = replace(recipe, schedule="1f1b", virtual_stages=1, microbatches=plans[""].microbatches)
         tokens = round(tokens_per_step * tower.seq / model.seq)
-        plans[name] = plan(tower, chip, meshes.get(name, meshes[""]), tokens, recipe, links=links)
+        plans[name] = plan(tower, chip, mesh, tokens, own, links=links)
         if plans[name].devices != plans[""].devices:
             raise NoFormula(f"the mesh of tower {name} has {plans[name].devices} devices, not {plans[''].devices}")
     return plans

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from tracegap.models import footprint
 from tracegap.models.architecture import Model
@@ -10,10 +11,12 @@ from tracegap.models.mesh import Links, sizes
 from tracegap.models.plan import Plan, default_microbatches, plan
 from tracegap.models.recipe import Recipe, Step
 
-LONG_CONTEXT = 32_768
-"""Tokens of a sequence from which a context axis is tried; shorter ones are divided over the batch."""
+SHORTEST_PIECE = 4096
+"""Tokens that a context axis leaves of a sequence at least; shorter pieces send more than they compute."""
 ORDER = ("pipeline", "data", "fsdp", "expert", "context", "tensor")
 """Axes of the meshes tried, the last one nearest: what sends most and waits for it sits on the fastest links."""
+MAX_TENSOR = 64
+"""Widest tensor axis that is tried."""
 MAX_VIRTUAL_STAGES = 8
 """Chunks of layers a rank in interleaved schedules; more send more and gain little."""
 
@@ -51,37 +54,42 @@ def meshes(
 ) -> Iterator[dict[str, int]]:
     """Meshes that divide heads, layers, experts and sequences; tensor axes stay within a scale-up domain.
 
-    `data` beside `fsdp` is HSDP; a coarse search tries one of them alone.
+    `data` beside `fsdp` is HSDP; a coarse search tries one of them alone. Where no mesh divides the sequences evenly,
+    those that leave some replicas one fewer.
     """
+    even = list(_meshes(model, chip, devices, tokens_per_step, coarse=coarse, even=True))
+    yield from even or _meshes(model, chip, devices, tokens_per_step, coarse=coarse, even=False)
+
+
+def _meshes(
+    model: Model, chip: Chip, devices: int, tokens_per_step: int, *, coarse: bool, even: bool
+) -> Iterator[dict[str, int]]:
     sequences = tokens_per_step / (model.seq or 1)
     domain = (chip.scaleup_max_domain or 1) * chip.trace_devices_per_package
-    widest = min(domain, 64)
     head_ways = model.heads or model.inner or 1
-    context_ways = (model.seq or 0) // 4096 if (model.seq or 0) >= LONG_CONTEXT and model.attention_layers else 1
+    longest = (model.seq or 0) // SHORTEST_PIECE if model.attention_layers else 1
+    for tensor in (n for n in _divisors(devices) if n <= min(domain, MAX_TENSOR) and head_ways % n == 0):
+        for pipeline in (n for n in _divisors(devices // tensor) if _fills(model, n)):
+            for context in (n for n in _divisors(devices // tensor // pipeline) if n <= max(1, longest)):
+                shards = devices // tensor // pipeline // context
+                for expert in (n for n in _divisors(shards) if n == 1 or (model.experts and model.experts % n == 0)):
+                    if shards > sequences or (even and sequences % shards):
+                        continue
+                    replicas = shards // expert
+                    for fsdp in sorted({1, replicas}) if coarse else _divisors(replicas):
+                        ways = (pipeline, replicas // fsdp, fsdp, expert, context, tensor)
+                        yield {axis: n for axis, n in zip(ORDER, ways, strict=True) if n > 1}
+
+
+def _fills(model: Model, stages: int) -> bool:
+    """Whether each stage of a pipeline has a layer, the longest of them ceil(L/p)."""
     layers = model.layers + model.encoder_layers
-    for tensor in _divisors(devices):
-        if tensor > widest or head_ways % tensor:
-            continue
-        for pipeline in _divisors(devices // tensor):
-            # A last stage without a layer is no stage
-            if pipeline > 1 and (pipeline > layers or -(-layers // pipeline) * (pipeline - 1) >= layers):
-                continue
-            for context in _divisors(devices // tensor // pipeline):
-                if context > context_ways:
-                    continue
-                for expert in _divisors(devices // tensor // pipeline // context):
-                    if expert > 1 and (not model.experts or model.experts % expert):
-                        continue
-                    rest = devices // tensor // pipeline // context // expert
-                    if rest * expert > sequences or tokens_per_step % (rest * expert):
-                        continue
-                    for fsdp in {1, rest} if coarse else _divisors(rest):
-                        chosen = (pipeline, rest // fsdp, fsdp, expert, context, tensor)
-                        yield {axis: ways for axis, ways in zip(ORDER, chosen, strict=True) if ways > 1}
+    return stages == 1 or -(-layers // stages) * (stages - 1) < layers
 
 
-def _divisors(n: int) -> list[int]:
-    return [i for i in range(1, n + 1) if n % i == 0]
+@cache
+def _divisors(n: int) -> tuple[int, ...]:
+    return tuple(i for i in range(1, n + 1) if n % i == 0)
 
 
 def slice_shape(chip: Chip, devices: int) -> tuple[int, ...] | None:

@@ -82,6 +82,13 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
             human_ns(t["total_ns"]),
             f"{human_ns(t['exposed_ns'])} exposed; {t['calls']} × {human(t['message_bytes'], 'B')}, {t['fabric']}",
         )
+    for name, tower in r["towers"].items():
+        yield (
+            f"tower {name}",
+            human_ns(tower["predicted_ns"]),
+            f"{human(tower['params'])} parameters on {mesh_text(tower['mesh'])}, {human(tower['memory_total'], 'B')}; "
+            "its time and memory are in the totals",
+        )
     yield "step at least", human_ns(r["lower_ns"]), f"all communication hides; bound by {r['bound']}"
     yield (
         "step to expect",
@@ -90,6 +97,7 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         f"{people.percent(r['mfu'])} MFU, {human(r['flops_per_s_per_device'], 'FLOP/s')} a device",
     )
     yield "step at most", human_ns(r["upper_ns"]), "no communication hides"
+    yield "compute-optimal", human(r["optimal_tokens"]), "tokens, 20 a parameter that a token uses"
     if r["campaign"]:
         yield from _campaign(r["campaign"])
     if r["scaling"]:

@@ -13,7 +13,7 @@ from tracegap.models.architecture import Model
 from tracegap.models.errors import TracegapError
 from tracegap.models.hardware import Chip
 from tracegap.models.mesh import Links, sizes
-from tracegap.models.plan import Plan, plan, slowest
+from tracegap.models.plan import Plan, plan, plan_towers, slowest
 from tracegap.models.recipe import Recipe
 from tracegap.models.search import Candidate
 from tracegap.models.units import GB, TERA
@@ -192,6 +192,8 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         "scaling": None,
         "fits": False,
         "devices": devices,
+        "optimal_tokens": campaign.TOKENS_PER_PARAM * model.active_params,
+        "towers": {},
     }
     if mesh:
         candidates = [
@@ -208,10 +210,12 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         candidates = []
     if candidates:
         best = candidates[0]
-        out |= _plan(best.plan) | {"recipe": dataclasses.asdict(best.recipe)}
+        out |= _plan(best.plan) | {"params": model.params, "recipe": dataclasses.asdict(best.recipe)}
+        if model.towers:
+            out |= _towers(subject, chip, best, tokens_per_step, links)
         out["ranking"] = [_candidate(candidate) for candidate in candidates[:SHOWN]]
         if question.tokens:
-            out["campaign"] = _campaign(question, model, best.plan, tokens_per_step)
+            out["campaign"] = _campaign(question, model, best.plan.devices, out["predicted_ns"], tokens_per_step)
     if question.scaling and fewest:
         counts = [fewest << i for i in range(SCALING_POINTS)]
         curve = search.scaling(model, chip, tokens_per_step, counts, question.recipe)
@@ -248,13 +252,42 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _campaign(question: Question, model: Model, best: Plan, tokens_per_step: int) -> dict[str, Any]:
+def _towers(subject: Subject, chip: Chip, best: Candidate, tokens_per_step: int, links: Links) -> dict[str, Any]:
+    """The plans of a model's towers, and what becomes of times, memory and MFU with them.
+
+    `mesh` in a tower's table is its own mesh; without one it is data parallel over all devices. The parts of a model
+    lie on the same devices and run one after the other.
+    """
+    tables = (subject.described.model or {}).get("towers", {})
+    devices = best.plan.devices
+    meshes = {name: tables.get(name, {}).get("mesh", {"data": devices}) for name, _ in subject.model.towers}
+    plans = plan_towers(subject.model, chip, {"": best.plan.mesh, **meshes}, tokens_per_step, best.recipe, links=links)
+    towers = [plans[name] for name in meshes]
+    parts = [best.plan, *towers]
+    memory = best.plan.memory.total + sum(tower.memory.total - tower.memory.buffers for tower in towers)
+    step_ns = sum(part.predicted_ns for part in parts)
+    flops = sum(part.model_flops for part in parts)
+    capacity = best.plan.memory_bytes
+    return {
+        "towers": {name: _plan(plans[name]) for name in meshes},
+        "lower_ns": sum(part.lower_ns for part in parts),
+        "predicted_ns": step_ns,
+        "upper_ns": sum(part.upper_ns for part in parts),
+        "memory_total": memory,
+        "fits": None if capacity is None else memory <= capacity,
+        "model_flops": flops,
+        "mfu": flops / devices / best.plan.peak_flops_per_s / step_ns * 1e9,
+        "flops_per_s_per_device": flops / devices / step_ns * 1e9,
+    }
+
+
+def _campaign(question: Question, model: Model, devices: int, step_ns: int, tokens_per_step: int) -> dict[str, Any]:
     run = campaign.campaign(
         active_params=model.active_params,
         tokens=question.tokens or 0,
         tokens_per_step=tokens_per_step,
-        step_s=best.predicted_ns / 1e9,
-        devices=best.devices,
+        step_s=step_ns / 1e9,
+        devices=devices,
         usd_per_device_hour=question.usd_per_device_hour,
     )
     return dataclasses.asdict(run)

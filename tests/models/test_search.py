@@ -30,6 +30,12 @@ def test_every_mesh_uses_all_devices_once_and_divides_the_model(model, devices):
     assert {tuple(m) for m in search.meshes(model, H100, devices, BATCH, coarse=True)} <= {tuple(m) for m in found}
 
 
+def test_devices_that_do_not_divide_the_batch_have_meshes_too():
+    found = list(search.meshes(LLAMA, V5P, 8960, BATCH))
+    assert found
+    assert all(sizes(mesh).devices == 8960 for mesh in found)
+
+
 def test_the_ranking_is_by_predicted_step_and_all_of_it_fits():
     ranking = search.rank(LLAMA, H100, 512, BATCH)
     steps = [candidate.plan.predicted_ns for candidate in ranking.candidates]

@@ -73,6 +73,17 @@ def test_a_manifest_has_its_own_mesh(tmp_path):
     assert (lacking.exit_code, "tokens_per_step" in lacking.stderr) == (2, True)
 
 
+def test_the_recipe_is_kept():
+    mesh = ("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "fsdp=8")
+    plain = asked(*mesh)
+    thin = asked(*mesh, "--optimizer", "adam8bit", "--recompute", "full", "--offload", "optimizer")
+    assert thin["memory"]["optimizer"] == 0
+    assert thin["memory_total"] < plain["memory_total"]
+    assert (thin["recipe"]["optimizer"], thin["recipe"]["recompute"]) == ("adam8bit", "full")
+    wrong = run(*mesh, "--offload", "weights")
+    assert (wrong.exit_code, "known are optimizer, activations" in wrong.stderr) == (2, True)
+
+
 def test_a_config_json_is_read_with_a_usual_sequence(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     said = asked(tmp_path / "config.json", "--hardware", "tpu_v5p", "--devices", 16)
@@ -168,11 +179,25 @@ def test_the_rows_of_the_screen_are_text():
     assert all(isinstance(cell, str) for row in plan_text.rows(result) for cell in row)
 
 
-def test_towers_of_a_manifest():
+def test_towers_of_a_manifest(tmp_path):
     vision = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 0, "seq": 16, "causal": False}
     text = {"layers": 2, "hidden": 128, "heads": 4, "ffn": 512, "vocab": 100, "seq": 64, "towers": {"vision": vision}}
     model = model_of(text)
     assert [name for name, _ in model.towers] == ["vision"]
+    (tmp_path / "m.json").write_text(
+        json.dumps({"model": text, "tokens_per_step": 6400, "hardware": "h100_sxm", "mesh": {"fsdp": 2, "tensor": 2}})
+    )
+    said = asked(tmp_path / "m.json")
+    tower = said["towers"]["vision"]
+    assert tower["mesh"] == {"data": 4}
+    assert said["predicted_ns"] > tower["predicted_ns"] > 0
+    assert said["params"] == model.params > tower["params"]
+    text["towers"]["vision"]["mesh"] = {"tensor": 4}
+    (tmp_path / "m.json").write_text(
+        json.dumps({"model": text, "tokens_per_step": 6400, "hardware": "h100_sxm", "mesh": {"fsdp": 2, "tensor": 2}})
+    )
+    assert asked(tmp_path / "m.json")["towers"]["vision"]["mesh"] == {"tensor": 4}
+    assert "tower vision" in run(tmp_path / "m.json").output
     with pytest.raises(TracegapError, match="lacks heads"):
         model_of(text | {"towers": {"vision": {k: v for k, v in vision.items() if k != "heads"}}})
 
