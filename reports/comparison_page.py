@@ -7,7 +7,7 @@ import polars as pl
 
 from tracegap.reports import people, theme
 from tracegap.reports.buckets import BUCKETS, BY_COLUMN
-from tracegap.reports.comparison_words import doubt, first_fix, headline, shown
+from tracegap.reports.comparison_words import devices_differ, doubt, first_fix, headline, shown, split
 
 _VERDICTS = {"slower": ("slower", theme.ORANGE), "faster": ("faster", theme.BLUE), "same": ("no change", theme.GREY)}
 
@@ -21,6 +21,8 @@ def describe(c: dict[str, Any]) -> dict[str, Any]:
         "headline": headline(c),
         "verdict": _VERDICTS[c["verdict"]][0],
         "doubt": doubt(c),
+        "devices_differ": devices_differ(c),
+        "split": split,
         "fix": first_fix(c),
         "buckets": rows.to_dicts(),
         "titles": {b.column: b.title for b in BUCKETS} | {"rest": "everything else"},

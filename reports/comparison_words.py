@@ -9,9 +9,9 @@ def verdict_words(c: dict[str, Any]) -> str:
     """The verdict in words: by how much and how certain."""
     before, delta = c["before_ns"], c["delta_ns"]
     if c["verdict"] == "same":
-        return f"no difference that can be told from noise ({people.signed_duration(delta)}, {doubt(c)})"
+        return f"no difference that can be told from noise ({people.signed_duration(delta)}; {doubt(c)})"
     frac = abs(delta) / before if before else None
-    return f"a step is {people.duration(abs(delta))} ({people.percent(frac)}) {c['verdict']}, {doubt(c)}"
+    return f"a step is {people.duration(abs(delta))} ({people.percent(frac)}) {c['verdict']} ({doubt(c)})"
 
 
 def headline(c: dict[str, Any]) -> str:
@@ -29,7 +29,22 @@ def doubt(c: dict[str, Any]) -> str:
     if c["interval_ns"] is None:
         return "too few steps to say how certain"
     low, high = c["interval_ns"]
-    return f"± {people.duration((high - low) / 2)}"
+    return f"95% interval: {people.signed_duration(low)} to {people.signed_duration(high)}"
+
+
+def devices_differ(c: dict[str, Any]) -> str | None:
+    """That the two sides ran on different devices; None where they did not. Titles end in devices and steps."""
+    before, after = (c[side]["title"].rsplit(" · ", 2)[-2] for side in ("before", "after"))
+    return None if before == after else f"The devices differ: {before} before, {after} after."
+
+
+def split(operation: dict[str, Any]) -> tuple[int, int] | None:
+    """How much of an operation's change its number of calls makes, and how much its time a call, ns.
+
+    None where the two pull in opposite directions: together they are the change, but neither is a part of it.
+    """
+    by_calls, by_time = operation["by_calls_ns"], operation["by_time_a_call_ns"]
+    return (by_calls, by_time) if by_calls * by_time >= 0 else None
 
 
 def main_cause(c: dict[str, Any]) -> dict[str, Any] | None:
@@ -39,7 +54,12 @@ def main_cause(c: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def first_fix(c: dict[str, Any]) -> tuple[str, int] | None:
-    """What to undo first, and what that saves at most, ns; None where no configuration line explains it."""
+    """What to undo first, and what that saves at most, ns; None where no configuration line explains it.
+
+    Nothing is to be undone between different devices.
+    """
+    if devices_differ(c) is not None:
+        return None
     changed = {line["key"]: line for line in c["config"]}
     for cause in sorted(c["causes"], key=lambda k: -k["delta_ns"]):
         keys = [k for k in cause["config"] if k in changed]

@@ -9,6 +9,7 @@ import duckdb
 from tracegap.ingest import store
 from tracegap.models.errors import TracegapError
 from tracegap.models.units import human_ns
+from tracegap.reports import people
 from tracegap.reports.buckets import BY_COLUMN, COLUMNS
 
 _NEIGHBOURS = 5  # complete steps on either side that the step is held against
@@ -54,13 +55,13 @@ class Explanation:
             bucket = BY_COLUMN[column]
             where = next((r for r in self.ranks if r["bucket"] == column), None)
             rank = (
-                f"; most on rank {where['rank']} ({human_ns(where['delta_ns'])})"
+                f"; most on rank {where['rank']} ({people.signed_duration(where['delta_ns'])})"
                 if where and where["rank"] is not None
                 else ""
             )
-            yield f"  {bucket.name:<20} {'+' if ns > 0 else '-'}{human_ns(abs(ns))}   {bucket.meaning}{rank}"
+            yield f"  {bucket.title:<24} {people.signed_duration(ns):>8}   {bucket.meaning}{rank}"
         for op in self.operations[:3]:
-            yield f"  operation {op['operation']}: {'+' if op['delta_ns'] > 0 else '-'}{human_ns(abs(op['delta_ns']))}"
+            yield f"  operation {op['operation']}: {people.signed_duration(op['delta_ns'])}"
 
 
 def explain(con: duckdb.DuckDBPyConnection, run_id: str, step: int) -> Explanation:

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
@@ -13,7 +13,7 @@ import polars as pl
 from tracegap.ingest.errors import StoreError
 from tracegap.models import hardware
 from tracegap.reports import people
-from tracegap.reports.buckets import BUCKETS, COLUMNS
+from tracegap.reports.buckets import BUCKETS, COLUMNS, Bucket
 
 MINIMUM = ("useful_math_ns", "memory_bound_ns", "comm_minimum_ns")
 """Buckets that physics needs: their sum is the shortest possible step, as far as costs are known."""
@@ -59,11 +59,14 @@ select
     min(incomplete_reason) as incomplete_reason,
     avg(wall_ns) as wall_ns,
     {", ".join(f"avg({c}) as {c}" for c in COLUMNS)},
+    avg(model_flops) as model_flops,
     avg(mfu) as mfu,
     avg(hfu) as hfu,
     min(mfu_note) as mfu_note,
     min(mfu_dtype) as mfu_dtype,
-    1 - sum(unmodelled_compute_ns) / nullif(sum(compute_ns), 0) as modelled_share_frac
+    1 - sum(unmodelled_compute_ns) / nullif(sum(compute_ns), 0) as modelled_share_frac,
+    sum(exposed_comm_ns * coalesce(comm_modelled_share_frac, 0)) / nullif(sum(exposed_comm_ns), 0)
+        as comm_modelled_share_frac
 from typical
 having count(*) > 0
 """
@@ -89,8 +92,20 @@ select
 from steps
 where run_id = $run_id
 """
+_MATCHED = """
+select coalesce(sum(c.exposed_ns) filter (m.instance_id is not null), 0) / nullif(sum(c.exposed_ns), 0) as matched_frac
+from collectives c
+join traces t using (trace_id)
+left join collective_matches m using (trace_id, op_id)
+where t.run_id = $run_id
+"""
+_ONLY_FILE = "select min(path) as path from traces where run_id = $run_id having count(*) = 1"
 FINDINGS = """
-select severity, kind, what, saves_ns, config_keys, evidence
+select
+    severity, kind, what,
+    -- Of communication that no model predicts, nobody can say what it could save.
+    case when kind <> 'slow_communication' or contains(evidence ->> 'known', 'minimum') then saves_ns end as saves_ns,
+    config_keys, evidence
 from findings
 where run_id = $run_id
 order by saves_ns desc nulls last, array_position(['high', 'medium', 'low', 'info'], severity), what
@@ -120,6 +135,16 @@ class Summary:
     """Why it cannot be said what the step should take; None where it can."""
     doubts: list[str] = field(default_factory=list)
     """Sentences on what makes the numbers less than certain."""
+    buckets: tuple[Bucket, ...] = BUCKETS
+    """The buckets of `step`, in words that hold for this run: see `buckets_of`."""
+    file: str | None = None
+    """Name of the run's only file; None where it has several."""
+
+    def time_of(self, bucket: Bucket) -> str:
+        """Time of one of `buckets` in the median step; "unknown" where its zero only means that nobody could tell."""
+        ns = int(self.step[bucket.column]) if self.step else None
+        told = bucket in BUCKETS  # the words of the others say why they are not known
+        return people.duration(ns) if ns or told else people.UNKNOWN
 
     @property
     def step_ns(self) -> int | None:
@@ -136,7 +161,19 @@ class Summary:
         """Part of the median step whose cost or cause nobody knows."""
         if not self.step_ns or self.step is None:
             return 0.0
-        return sum(int(self.step[b.column]) for b in BUCKETS if b.group == "unknown") / self.step_ns
+        return sum(int(self.step[b.column]) for b in self.buckets if b.group == "unknown") / self.step_ns
+
+    @property
+    def comm_is_known(self) -> bool:
+        """Whether it is known what the exposed communication of the median step should take."""
+        return all(b.group != "unknown" for b in self.buckets if b.name == "comm_inefficiency")
+
+    @property
+    def needs(self) -> str:
+        """What `minimum_ns` is made of, in words."""
+        return (
+            "mathematics, memory traffic and communication" if self.comm_is_known else "mathematics and memory traffic"
+        )
 
     @property
     def first_fix(self) -> dict[str, Any] | None:
@@ -181,9 +218,7 @@ class Summary:
                 f" needs at least {people.duration(self.minimum_ns)}. "
             )
         else:
-            said += (
-                f"Its mathematics, memory traffic and communication need at least {people.duration(self.minimum_ns)}"
-            )
+            said += f"Its {self.needs} need at least {people.duration(self.minimum_ns)}"
             unknown = (
                 f", not counting the {people.percent(self.unknown_frac)} of the step whose cost or cause is unknown"
             )
@@ -208,9 +243,43 @@ class Summary:
         """Words and ns of the largest bucket that physics does not need."""
         if self.step is None:
             return None
-        losses = [(b.title, int(self.step[b.column])) for b in BUCKETS if b.group == "loss"]
+        losses = [(b.title, int(self.step[b.column])) for b in self.buckets if b.group == "loss"]
         title, ns = max(losses, key=lambda p: p[1])
         return (title, ns) if ns > 0 else None
+
+
+def buckets_of(step: dict[str, Any] | None, comm_matched_frac: float | None) -> tuple[Bucket, ...]:
+    """The buckets in words that hold for a step, of which nothing is claimed that nobody knows.
+
+    Args:
+        step: columns of `step_gap`.
+        comm_matched_frac: part of exposed communication that is matched over ranks; below one half, waiting is unknown.
+    """
+    if step is None:
+        return BUCKETS
+    named = {b.name: b for b in BUCKETS}
+
+    def unknown(name: str, why: str) -> None:
+        named[name] = replace(named[name], meaning=f"not known: {why}", group="unknown")
+
+    if step["modelled_share_frac"] == 0:
+        for name in ("useful_math", "memory_bound", "kernel_inefficiency"):
+            unknown(name, "no operation has a known cost")
+    if not step["recompute_math_ns"] and step["model_flops"] is None:
+        unknown("recompute_math", "the FLOPs that the model needs are not known; if there is any, it is in useful math")
+    rest, inside = named["comm_inefficiency"], ""
+    unmatched = comm_matched_frac is not None and comm_matched_frac < 0.5
+    if unmatched:
+        inside = "waiting for other ranks is inside, since collectives could not be matched over ranks"
+        rest = replace(rest, title="slow communication or waiting", meaning=f"{rest.meaning}; {inside}")
+    if (step["comm_modelled_share_frac"] or 0) < 0.5 and step["comm_modelled_share_frac"] is not None:
+        why = "its kind, its size, its ranks or the part are not known"
+        unknown("comm_minimum", why)
+        meaning = "; ".join(filter(None, (f"what exposed communication should take cannot be said: {why}", inside)))
+        rest = replace(rest, title="communication, unknown cost", meaning=meaning, group="unknown")
+    if unmatched:
+        unknown("comm_wait", f"collectives could not be matched over ranks; it is in “{rest.title}”")
+    return tuple((named | {rest.name: rest}).values())
 
 
 def _sentence(text: str) -> str:
@@ -233,7 +302,8 @@ having bool_and(d.hardware is null and d.hbm_bytes_per_s is null)
 """
 
 
-def _why_unknown(con: duckdb.DuckDBPyConnection, run_id: str) -> str:
+def why_unknown(con: duckdb.DuckDBPyConnection, run_id: str) -> str:
+    """Why most of what has no known cost has none."""
     parts = _row(con, _UNKNOWN_PARTS, run_id)
     if parts is not None:
         return f"{parts['why'] or 'unknown part'}; name it as `hardware` in manifest.toml"
@@ -263,6 +333,7 @@ def summarize(con: duckdb.DuckDBPyConnection, run_id: str) -> Summary:
     if step is not None:
         step |= _whole_ns(step)
     minimum = step and sum(step[c] for c in MINIMUM)
+    matched, only = _row(con, _MATCHED, run_id), _row(con, _ONLY_FILE, run_id)
     complete, every = counts["complete_steps"], counts["steps"]
     return Summary(
         run_id=run_id,
@@ -276,8 +347,10 @@ def summarize(con: duckdb.DuckDBPyConnection, run_id: str) -> Summary:
             f | {k: json.loads(f[k] or "null") for k in ("config_keys", "evidence")}
             for f in pl.DataFrame(con.sql(FINDINGS, params={"run_id": run_id})).to_dicts()
         ],
-        no_minimum_because=_why_unknown(con, run_id) if minimum == 0 else None,
+        no_minimum_because=why_unknown(con, run_id) if minimum == 0 else None,
         doubts=_doubts(run, counts, step),
+        buckets=buckets_of(step, matched["matched_frac"] if matched else None),
+        file=only["path"].replace("\\", "/").rsplit("/", 1)[-1] if only else None,
     )
 
 
@@ -311,9 +384,28 @@ def _doubts(run: dict[str, Any], counts: dict[str, Any], step: dict[str, Any] | 
         said.append(how[step["source"]])
     if run["partial_traces"]:
         said.append(
-            f"Something is missing from {people.plural(run['partial_traces'], 'trace')}; see data quality below."
+            f"Something is missing from {people.plural(run['partial_traces'], 'trace')}: “Can these numbers be trusted”,"
+            " on the page, says what."
         )
     return said
+
+
+_SOURCES = """
+with by_device as (
+    select trace_id, device_id, min(source) as source from step_gap where run_id = $run_id group by trace_id, device_id
+)
+select source, count(*) as devices from by_device group by source order by devices desc, source
+"""
+
+
+def differing_sources(con: duckdb.DuckDBPyConnection, run_id: str) -> str | None:
+    """What marks the steps of which devices, in words; None where it is the same for all.
+
+    Step 3 of a device whose steps are marked is not step 3 of one whose steps are guessed: they cannot be compared.
+    """
+    rows = pl.DataFrame(con.sql(_SOURCES, params={"run_id": run_id})).to_dicts()
+    told = ", ".join(f"{people.plural(r['devices'], 'device')} by {r['source']}" for r in rows)
+    return told if len(rows) > 1 else None
 
 
 VIEWS = ("op_gap", "collective_gap", "step_gap")

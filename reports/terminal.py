@@ -4,14 +4,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import duckdb
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from tracegap.reports import people
 from tracegap.reports.buckets import BUCKETS, Bucket
-from tracegap.reports.comparison_words import first_fix, shown, verdict_words
+from tracegap.reports.comparison_words import devices_differ, first_fix, shown, verdict_words
 from tracegap.reports.summary import Summary, snapshot, summarize
 
 _BAR = 24  # characters of a bar as long as the step
@@ -20,6 +21,22 @@ _MOST_FINDINGS = 3
 _MOST_CAUSES = 6
 _MOST_CONFIG = 3
 _STYLE = {"minimum": "blue", "loss": "yellow", "unknown": "bright_black"}
+
+
+class _Trimmed:
+    """Lines without blanks at their ends, which tables put there."""
+
+    def __init__(self, *parts: RenderableType) -> None:
+        self._all = Group(*parts)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in console.render_lines(self._all, options, pad=False):
+            while line and not line[-1].text.strip():
+                line.pop()
+            if line:
+                line[-1] = Segment(line[-1].text.rstrip(), line[-1].style)
+            yield from line
+            yield Segment.line()
 
 
 def run_summary(con: duckdb.DuckDBPyConnection, run_id: str) -> RenderableType:
@@ -34,7 +51,7 @@ def run_summary(con: duckdb.DuckDBPyConnection, run_id: str) -> RenderableType:
     if summary.step is not None:
         parts += [Text(_utilisation(summary)), Padding(_waterfall(summary), (1, 0, 1, 2)), _fixes(summary)]
         parts += [Text(doubt, style="yellow") for doubt in summary.doubts[:1]]
-    return Group(*parts)
+    return _Trimmed(*parts)
 
 
 def _title(title: str, simulated: bool) -> Text:
@@ -59,7 +76,7 @@ def _grid(*justify: str) -> Table:
 def _waterfall(summary: Summary) -> Table:
     """The parts that are not zero; the smallest are put together where there are many, so that they still add up."""
     step, wall = summary.step or {}, summary.step_ns or 0
-    present = [b for b in BUCKETS if step[b.column]]
+    present = [b for b in summary.buckets if step[b.column]]
     kept = set(sorted(present, key=lambda b: -abs(step[b.column]))[: _MOST_PARTS - (len(present) > _MOST_PARTS)])
     rows: list[tuple[Bucket | None, int]] = [(b, step[b.column]) for b in present if b in kept]
     if len(kept) < len(present):
@@ -96,6 +113,9 @@ def comparison(compared: Any, *, all_config: bool = False, page: str | None = No
     c = compared.as_dict()
     parts: list[RenderableType] = [_title(c["after"]["title"], c["before"]["simulated"] or c["after"]["simulated"])]
     parts.append(Text(verdict_words(c), style="bold"))
+    differ = devices_differ(c)
+    if differ is not None:
+        parts.append(Text(differ, style="yellow"))
     grid = _grid("left", "left")
     grid.add_row("step", Text(f"{people.duration(c['before_ns'])} → {people.duration(c['after_ns'])}"))
     note = f" ({c['after']['mfu_note']})" if c["after"].get("mfu_note") else ""
@@ -109,7 +129,7 @@ def comparison(compared: Any, *, all_config: bool = False, page: str | None = No
         parts.append(Text(f"fix first: {fix[0]} saves up to {people.duration(fix[1])} a step", style="bold"))
     if page is not None:
         parts.append(Text(f"page: {page}"))
-    return Group(*parts)
+    return _Trimmed(*parts)
 
 
 def _causes(c: dict[str, Any]) -> Table:

@@ -136,10 +136,10 @@ def build(ctx: Context) -> Section:
         last = waits.rows.sort("caused_per_step_ns", descending=True).row(0, named=True)
         if last["caused_per_step_ns"]:
             held = people.duration(last["caused_per_step_ns"])
-            sentence += f" Rank {last['rank']} holds the others up the most: {held} a step each."
+            sentence += f" Rank {last['rank']} holds the others up the most, by arriving last: {held} a step each."
         figures.append(
             Figure(
-                title="Waiting for the last rank to arrive, by rank",
+                title="Waiting for the last rank to arrive, by rank, hidden waiting included",
                 query=waits,
                 chart=_wait_chart(waits.rows),
                 alt="Waiting in each step: "
@@ -155,11 +155,15 @@ def build(ctx: Context) -> Section:
                         "a step, where it arrives last",
                     ),
                 ),
-                note="A rank that waits little is the one that the others wait for.",
+                note="A rank that waits little is the one that the others wait for. Waiting that compute hides is counted here;"
+                " the part “waiting for the last rank” of a step, at the top, is only what nothing hides.",
             )
         )
     elif not todo:
-        todo = "Waiting needs the traces of several ranks: ingest the folder with all their files."
+        todo = (
+            "Waiting for other ranks is not known and is inside these times: it needs the traces of several ranks; ingest"
+            " the folder with all their files."
+        )
     return Section(title=title, sentence=sentence.strip(), todo=todo, figures=figures)
 
 

@@ -7,7 +7,7 @@ import polars as pl
 
 from tracegap.reports import people, theme
 from tracegap.reports.section import Column, Context, Figure, Section
-from tracegap.reports.summary import RECORD_DEVICES
+from tracegap.reports.summary import RECORD_DEVICES, why_unknown
 
 ORDER = 40
 SHOWN = 200
@@ -24,7 +24,9 @@ with counted as (
     where run_id = $run_id and (complete or not (select bool_or(complete) from step_gap where run_id = $run_id))
 ),
 minimums as (
-    select trace_id, op_id, sum(minimum_ns + pipeline_ns) as ns from comm_windows group by trace_id, op_id
+    select trace_id, op_id, sum(minimum_ns + pipeline_ns) as ns, sum(wait_ns) as wait_ns
+    from comm_windows
+    group by trace_id, op_id
 ),
 costed as (
     select
@@ -34,8 +36,13 @@ costed as (
         g.op_class, g.dtype, g.dur_ns, g.share_ns, g.t_min_ns, g.bound, g.unknown_because, c.device_steps,
         -- What would be gone from the step if the operation met its bound; hidden behind other work it costs nothing.
         case when g.op_class in ('copy', 'memset') then g.share_ns
-             when g.op_class = 'collective' then g.share_ns - coalesce(m.ns, 0)
-             else g.share_ns - g.t_min_ns end as lost_ns
+             when g.op_class <> 'collective' then g.share_ns - g.t_min_ns
+             when g.t_min_ns is not null then g.share_ns - coalesce(m.ns, 0)
+             -- What no model predicts may be needed, all but its waiting.
+             else nullif(m.wait_ns, 0) end as lost_ns,
+        case when g.op_class in ('copy', 'memset') or g.t_min_ns is not null then 0
+             when g.op_class = 'collective' then g.share_ns - coalesce(m.ns + m.wait_ns, 0)
+             else g.share_ns end as unknown_ns
     from op_gap g
     left join minimums m using (trace_id, op_id)
     left join counted c on c.trace_id = g.trace_id and c.device_id = g.device_id and c.step = g.step
@@ -47,7 +54,7 @@ groups as (
         count(*) as calls,
         sum(dur_ns) as time_ns,
         sum(lost_ns) as lost_ns,
-        sum(share_ns) filter (lost_ns is null) as unknown_ns,
+        sum(unknown_ns) as unknown_ns,
         sum(lost_ns / device_steps) as lost_per_step_ns,
         sum(dur_ns) filter (t_min_ns is not null) as modelled_ns,
         sum(t_min_ns) as min_ns,
@@ -118,8 +125,8 @@ def build(ctx: Context) -> Section:
         sentence += f"The largest loss is {name}: {people.duration(worst[0]['lost_per_step_ns'])} a step."
     if known < 0.5 * total:
         todo = (
-            "Costs need shapes: record_shapes=True in torch.profiler, or an XSpace trace with its HLO. "
-            "The column “why unknown” says it for each operation."
+            f"Most of the rest is unknown because of this: {why_unknown(ctx.con, ctx.run_id)}. The column “why unknown”"
+            " says it for each operation."
         )
     return Section(
         title=title,

@@ -1,10 +1,11 @@
-"""Ranks by steps: which rank's own work holds the others up."""
+"""Ranks by steps: which rank has more time of its own than the others."""
 
 import altair as alt
 import polars as pl
 
 from tracegap.reports import people, theme
 from tracegap.reports.section import Column, Context, Figure, Section
+from tracegap.reports.summary import differing_sources
 
 ORDER = 70
 MAX_SIDE = 60
@@ -50,6 +51,13 @@ def build(ctx: Context) -> Section:
             sentence="There is the trace of one rank only, so ranks cannot be compared.",
             todo="Profile several ranks and ingest the folder with all their files.",
         )
+    differing = differing_sources(ctx.con, ctx.run_id)
+    if differing:
+        return Section(
+            title=title,
+            sentence=f"Ranks cannot be compared: their steps are marked in different ways ({differing}).",
+            todo="Mark the steps of every rank: profiler.step(), jax.profiler.StepTraceAnnotation or an NVTX range a step.",
+        )
     per_rank, per_step = -(-span["rank_span"] // MAX_SIDE), -(-span["step_span"] // MAX_SIDE)
     query = ctx.query(SQL, ranks_per_cell=per_rank, steps_per_cell=per_step)
     rows = query.rows
@@ -63,9 +71,14 @@ def build(ctx: Context) -> Section:
     worst, behind = by_rank.row(0)
     sentence = "Colour: a rank's own time (the step without exposed communication) against the median of the ranks. "
     sentence += (
-        f"Rank {worst} is the slowest: {people.duration(behind)} behind in its median step."
+        f"Rank {worst} has the most work, copies and idle time of its own: {people.duration(behind)} more than the"
+        " median rank in its median step."
         if behind > 0
-        else "No rank is slower than the others."
+        else "No rank has more time of its own than the others."
+    )
+    sentence += (
+        " That is another question than which rank arrives last in collectives and keeps the others waiting"
+        " (above): own time after the last collective of a step delays nobody in that step."
     )
     if per_rank > 1 or per_step > 1:
         sentence += f" A cell holds {per_rank} × {per_step} ranks and steps and shows the slowest."
@@ -74,16 +87,16 @@ def build(ctx: Context) -> Section:
         sentence=sentence,
         figures=[
             Figure(
-                title="Own time against the median rank",
+                title="Own time (without exposed communication) against the median rank",
                 query=query,
                 chart=_chart(rows),
-                alt=f"Heat map of {span['ranks']} ranks. Furthest behind: "
-                + ", ".join(f"rank {r} by {people.duration(b)}" for r, b in by_rank.head(3).iter_rows())
+                alt=f"Heat map of {span['ranks']} ranks. Most own time against the median: "
+                + ", ".join(f"rank {r} {people.signed_duration(b)}" for r, b in by_rank.head(3).iter_rows())
                 + ".",
                 columns=(
                     Column("rank", "rank", people.count),
                     Column("step", "step", people.count),
-                    Column("behind_ns", "behind the median", people.signed_duration),
+                    Column("behind_ns", "against the median", people.signed_duration),
                     Column("own_ns", "own time", people.duration),
                     Column("wall_ns", "step time", people.duration),
                 ),
@@ -93,7 +106,7 @@ def build(ctx: Context) -> Section:
 
 
 def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
-    shown = theme.say(rows, "behind_ns", people.signed_duration, "behind the median")
+    shown = theme.say(rows, "behind_ns", people.signed_duration, "against the median")
     shown = theme.say(shown, "own_ns", people.duration, "own time")
     most = max(1, *(abs(int(v)) for v in rows["behind_ns"]))
     chart: alt.TopLevelMixin = (
@@ -104,11 +117,11 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
             y=alt.Y("rank:O", title="rank", axis=alt.Axis(labelOverlap=True)),
             color=alt.Color(
                 "behind_ns:Q",
-                title="behind the median rank",
+                title="own time against the median rank",
                 scale=alt.Scale(domain=[-most, 0, most], range=[theme.BLUE, "#e8e8e8", theme.ORANGE], type="linear"),
                 legend=alt.Legend(labelExpr=theme.NS_AXIS, gradientLength=220),
             ),
-            tooltip=["rank:O", "step:O", "behind the median:N", "own time:N"],
+            tooltip=["rank:O", "step:O", "against the median:N", "own time:N"],
         )
         .properties(width=theme.width(rows["step"].n_unique()), height=max(120, min(420, 24 * rows["rank"].n_unique())))
     )

@@ -51,7 +51,10 @@ used as (
 ),
 ceilings as (
     select distinct
-        case p.unit when 'matrix' then u.dtype || ' matrix peak' else 'vector peak' end as name,
+        -- A plane of a TPU states one peak: that of its matrix units, used for all.
+        case when p.source = 'trace' then 'peak that the trace states'
+             when p.unit = 'matrix' then u.dtype || ' matrix peak'
+             else 'vector peak' end as name,
         p.flops_per_s, d.hbm_bytes_per_s
     from used u
     join peaks p on p.trace_id = u.trace_id and p.device_id = u.device_id and p.unit = u.unit

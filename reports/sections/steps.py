@@ -5,6 +5,7 @@ import polars as pl
 
 from tracegap.reports import people, theme
 from tracegap.reports.section import Column, Context, Figure, Section
+from tracegap.reports.summary import differing_sources
 
 ORDER = 60
 MAX_BARS = 1_000
@@ -57,7 +58,13 @@ def build(ctx: Context) -> Section:
     bars = rows.filter(state="compute")
     shortest, longest = _range(bars)
     left_out = bars.filter(~pl.col("complete"))
-    if steps == 1:
+    differing = differing_sources(ctx.con, ctx.run_id)
+    if differing:
+        sentence = (
+            f"The steps of the devices are marked in different ways ({differing}), so a step of one is not a step of"
+            " another: the bars mix them and cannot be compared."
+        )
+    elif steps == 1:
         sentence = f"There is one step, of {people.duration(bars['wall_ns'][0])}."
     else:
         whole = bars.filter("complete")
@@ -68,6 +75,10 @@ def build(ctx: Context) -> Section:
         sentence += f" Pale bars are incomplete and left out of averages ({reasons})."
     if per_bar > 1:
         sentence += f" Each bar is the mean of {per_bar} steps."
+    sentence += (
+        " A step starts at its first kernel on the device: what the host does before that, such as loading data, lies in"
+        " the step before."
+    )
     return Section(
         title=title,
         sentence=sentence,

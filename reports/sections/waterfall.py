@@ -7,7 +7,7 @@ import polars as pl
 
 from tracegap.models.units import significant
 from tracegap.reports import people, theme
-from tracegap.reports.buckets import BY_COLUMN, COLUMNS
+from tracegap.reports.buckets import COLUMNS, Bucket
 from tracegap.reports.section import Column, Context, Figure, Section
 from tracegap.reports.summary import RECORD_DEVICES, TYPICAL
 
@@ -107,24 +107,27 @@ def build(ctx: Context) -> Section:
             todo=RECORD_DEVICES,
         )
     query = ctx.query(SQL)
+    buckets = {b.column: b for b in ctx.summary.buckets}
     rows = query.rows.with_columns(
-        pl.col("bucket").map_elements(lambda c: BY_COLUMN[c].title, pl.String).alias("title"),
-        pl.col("bucket").map_elements(lambda c: BY_COLUMN[c].meaning, pl.String).alias("meaning"),
+        pl.col("bucket").map_elements(lambda c: buckets[c].title, pl.String).alias("title"),
+        pl.col("bucket").map_elements(lambda c: buckets[c].meaning, pl.String).alias("meaning"),
+        pl.col("bucket").map_elements(lambda c: ctx.summary.time_of(buckets[c]), pl.String).alias("time"),
         pl.struct("bucket", "ns")
-        .map_elements(lambda r: theme.GROUPS["faster" if r["ns"] < 0 else BY_COLUMN[r["bucket"]].group][0], pl.String)
+        .map_elements(lambda r: theme.GROUPS["faster" if r["ns"] < 0 else buckets[r["bucket"]].group][0], pl.String)
         .alias("group"),
         pl.struct("operations", "names").map_elements(_inside, pl.String).alias("inside"),
     )
-    rows = theme.say(rows, "ns", people.duration, "time")
     rows = theme.say(rows, "share_frac", people.percent, "share")
-    largest = rows.sort("ns", descending=True).head(3)
+    largest = rows.filter(pl.col("ns") > 0).sort("ns", descending=True).head(3)
     where = _which(step)
     return Section(
         title=title,
         sentence=(
-            f"The parts add up to the {people.duration(step['wall_ns'])} of the {_kind(ctx)}. The largest are "
+            f"The parts add up to the {people.duration(step['wall_ns'])} of the {_kind(ctx)}. "
+            + ("The largest is " if len(largest) == 1 else "The largest are ")
             + ", ".join(f"{r['title']} ({r['time']})" for r in largest.to_dicts())
             + "."
+            + _waiting(buckets)
         ),
         figures=[
             Figure(
@@ -147,6 +150,13 @@ def build(ctx: Context) -> Section:
             )
         ],
     )
+
+
+def _waiting(buckets: dict[str, Bucket]) -> str:
+    """Where waiting is, if nobody can tell how much it is."""
+    if buckets["comm_wait_ns"].group != "unknown":
+        return ""
+    return f" Waiting for other ranks is not 0 but unknown: it is inside “{buckets['comm_inefficiency_ns'].title}”."
 
 
 def _kind(ctx: Context) -> str:
@@ -180,23 +190,13 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
             alt.Tooltip("inside:N", title="operations inside"),
         ],
     )
-    x = alt.X("from_ns:Q", title=None, axis=alt.Axis(labelExpr=theme.NS_AXIS, tickCount=6))
+    # Labels stand to the right of their bars; the axis is as much longer than the step as one needs.
+    scale = alt.Scale(nice=False, domainMax=alt.ExprRef(f"{shown['wall_ns'][0]} * width / max(width - 64, width / 2)"))
+    x = alt.X("from_ns:Q", title=None, scale=scale, axis=alt.Axis(labelExpr=theme.NS_AXIS, tickCount=6))
     bars = base.mark_bar(height={"band": 0.72}, minBandSize=2).encode(
         x=x, x2="to_ns:Q", color=theme.colour(rows, "group", theme.GROUPS)
     )
-    end = "max(datum.from_ns, datum.to_ns)"
-    start = "min(datum.from_ns, datum.to_ns)"
-    right = (
-        base.transform_calculate(at=end)
-        .transform_filter(f"{end} <= 0.72 * datum.wall_ns")
-        .mark_text(align="left", dx=5)
-        .encode(x="at:Q", text="time:N")
-    )
-    left = (
-        base.transform_calculate(at=start)
-        .transform_filter(f"{end} > 0.72 * datum.wall_ns")
-        .mark_text(align="right", dx=-5)
-        .encode(x="at:Q", text="time:N")
-    )
+    labels = base.transform_calculate(at="max(datum.from_ns, datum.to_ns)").mark_text(align="left", dx=5)
+    labels = labels.encode(x="at:Q", text="time:N")
     total = alt.Chart(shown.head(1)).mark_rule(strokeDash=[4, 3], opacity=0.6).encode(x="wall_ns:Q")
-    return alt.layer(bars, right, left, total).properties(width="container", height=25 * len(rows))
+    return alt.layer(bars, labels, total).properties(width="container", height=25 * len(rows))

@@ -251,7 +251,90 @@ def test_many_steps_share_bars_and_cells(con: Con, make_run: Make) -> None:
 def test_ranks_name_the_slow_one(con: Con, make_run: Make) -> None:
     make_run(ranks=4)
     con.execute("update steps set exposed_comm_ns = exposed_comm_ns - 90000 where rank = 2").fetchall()
-    assert "Rank 2 is the slowest: 90.0 µs behind in its median step." in built(con, ranks).sentence
+    said = built(con, ranks).sentence
+    assert "Rank 2 has the most work, copies and idle time of its own: 90.0 µs more than the median rank" in said
+    assert "another question than which rank arrives last" in said
+
+
+def test_devices_whose_steps_are_marked_differently_are_not_compared(con: Con, make_run: Make) -> None:
+    make_run()
+    con.execute("update steps set source = 'whole_trace' where rank = 1").fetchall()
+    how = "marked in different ways (1 device by profiler_step, 1 device by whole_trace)"
+    assert not built(con, ranks).figures
+    assert how in built(con, ranks).sentence
+    assert how in built(con, steps).sentence
+    assert "take" not in built(con, steps).sentence.partition("step before")[0].partition("A step starts")[0]
+
+
+def test_communication_that_no_model_predicts_is_not_said_to_be_saved(con: Con, make_run: Make, anew: Make) -> None:
+    make_run()
+    con.execute("update collective_matches set predicted_ns = null").fetchall()
+    con.execute("update comm_windows set minimum_ns = 0").fetchall()
+    anew()
+    summary = summarize(con, "job/mon")
+    rows = {r["bucket"]: r for r in built(con, waterfall).figures[0].table.to_dicts()}
+    assert rows["comm_inefficiency_ns"]["ns"] == 160 * US  # 200 less 40 of waiting
+    assert {rows[b]["group"] for b in ("comm_inefficiency_ns", "comm_minimum_ns")} == {"not known"}
+    assert rows["comm_minimum_ns"]["time"] == "unknown"
+    assert rows["comm_wait_ns"]["group"] == "could be saved"
+    assert summary.unknown_frac == pytest.approx((160 + 40 + 10) / 1000)
+    assert "Its mathematics and memory traffic need at least 280 µs, not counting the 21.0%" in summary.opening
+    assert summary.largest_loss == ("slow kernels", 130 * US)
+    collective = next(r for r in built(con, operations).figures[0].table.to_dicts() if r["op_class"] == "collective")
+    assert (collective["lost_ns"], collective["unknown_ns"]) == (6 * 40 * US, 6 * 160 * US)
+
+
+def test_savings_of_unpredicted_communication_are_not_promised(con: Con, make_run: Make, make_finding: Make) -> None:
+    make_run()
+    make_finding(kind="slow_communication", what="guess", evidence={"known": "waiting"}, saves_ns=500 * US)
+    make_finding(kind="slow_communication", what="sure", evidence={"known": "the minimum"}, saves_ns=50 * US)
+    saves = {f["what"]: f["saves_ns"] for f in summarize(con, "job/mon").findings}
+    assert saves == {"guess": None, "sure": 50 * US}
+
+
+def test_waiting_that_nobody_could_match_is_not_zero(con: Con, make_run: Make, anew: Make) -> None:
+    make_run()
+    con.execute("update collective_matches set instance_id = null, arrival_ns = null").fetchall()
+    con.execute("update comm_windows set wait_ns = 0").fetchall()
+    anew()
+    found = built(con, waterfall)
+    rows = {r["bucket"]: r for r in found.figures[0].table.to_dicts()}
+    assert (rows["comm_wait_ns"]["ns"], rows["comm_wait_ns"]["time"]) == (0, "unknown")
+    assert rows["comm_inefficiency_ns"]["title"] == "slow communication or waiting"
+    assert "it is inside “slow communication or waiting”" in found.sentence
+
+
+def test_parts_without_any_known_cost_are_unknown_not_zero(con: Con, make_run: Make, anew: Make) -> None:
+    make_run()
+    con.execute("delete from peaks").fetchall()
+    con.execute(
+        "update devices set hbm_bytes_per_s = null, hardware = null, matched_by = 'no chip is called X'"
+    ).fetchall()
+    anew()
+    rows = {r["bucket"]: r["time"] for r in built(con, waterfall).figures[0].table.to_dicts()}
+    assert {rows[f"{b}_ns"] for b in ("useful_math", "recompute_math", "memory_bound", "kernel_inefficiency")} == {
+        "unknown"
+    }
+    assert "no chip is called X" in built(con, operations).todo
+    assert "record_shapes" not in built(con, operations).todo
+
+
+def test_the_largest_parts_are_not_empty_ones(con: Con, make_run: Make, anew: Make) -> None:
+    make_run(ranks=1)
+    con.execute("delete from op_windows where state <> 'compute' or op_id not in (3, 9, 15)").fetchall()
+    zero = ("exposed_comm", "exposed_copy", "idle_host", "idle_sync", "idle_input", "idle_gap", "idle_unknown", "idle")
+    con.execute(
+        f"update steps set wall_ns = 40000, compute_ns = 40000, {', '.join(f'{n}_ns = 0' for n in zero)}"
+    ).fetchall()
+    anew()
+    assert built(con, waterfall).sentence.endswith("The largest is unknown cost (40.0 µs).")
+
+
+def test_the_peak_that_a_trace_states_is_called_so(con: Con, make_run: Make) -> None:
+    make_run()
+    con.execute("update peaks set source = 'trace', flops_per_s = 4.59e14").fetchall()
+    ceilings = built(con, roofline).figures[0].query.rows.filter(what="ceiling")
+    assert set(ceilings["name"]) == {"peak that the trace states"}
 
 
 def test_one_rank_cannot_be_compared(con: Con, make_run: Make) -> None:
@@ -265,6 +348,7 @@ def test_incomplete_steps_are_shown_and_said_to_be_left_out(con: Con, make_run: 
     make_run()
     found = built(con, steps)
     assert "3 steps, numbers 0 to 2" in found.sentence
+    assert "what the host does before that, such as loading data, lies in the step before" in found.sentence
     assert "left out of averages (the trace ends in it)" in found.sentence
     pale = found.figures[0].query.rows.filter(~pl.col("complete"))
     assert pale["step"].unique().to_list() == [2]

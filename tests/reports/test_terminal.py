@@ -65,6 +65,7 @@ def test_a_run_fits_one_screen(con: Con, make_run: Make, make_finding: Make) -> 
     assert "fix first" in text
     assert "finding [bold]8[/bold]" in text  # text, not markup
     assert "and 6 findings more" in text
+    assert all(line == line.rstrip() for line in lines)
 
 
 def test_the_parts_of_a_run_add_up_on_the_screen(con: Con, make_run: Make) -> None:
@@ -92,7 +93,7 @@ def test_a_comparison_reads_as_the_design_shows_it() -> None:
     text = said(terminal.comparison(Compared(), page="site/compare/mon-tue.html"))
     assert len(text.splitlines()) <= 24
     flat = one_line(text)
-    assert "a step is 38.1 ms (10.2%) slower, ± 900 µs" in flat
+    assert "a step is 38.1 ms (10.2%) slower (95% interval: +37.2 ms to +39.0 ms)" in flat
     assert "374 ms → 412 ms" in flat
     assert "42.0% → 38.1%" in flat
     assert "slow communication +27.4 ms all_reduce: 12 → 214 [a step]" in flat
@@ -100,8 +101,17 @@ def test_a_comparison_reads_as_the_design_shows_it() -> None:
     assert "everything else +4.50 ms" in flat
     assert "config ddp.bucket_cap_mb: 25 → 1" in flat
     assert "2 other lines differ" in flat
+    assert all(line == line.rstrip() for line in text.splitlines())
     assert "fix first: ddp.bucket_cap_mb back to 25 saves up to 27.4 ms a step" in flat
     assert "page: site/compare/mon-tue.html" in flat
+
+
+def test_runs_on_different_devices_say_so_and_name_no_fix() -> None:
+    compared = Compared()
+    compared.values["before"] = compared.values["before"] | {"title": "llama-8b · 8 × A100 SXM 80GB · 20 steps"}
+    text = said(terminal.comparison(compared))
+    assert "The devices differ: 8 × A100 SXM 80GB before, 8 × H100 SXM after." in one_line(text)
+    assert "fix first" not in text
 
 
 def test_all_configuration_on_demand() -> None:
