@@ -38,6 +38,15 @@ REASONS: dict[str, tuple[OpClass, str]] = {
     **dict.fromkeys(
         ("linalg_qr", "_linalg_svd", "_linalg_eigh"), (OpClass.OTHER, "its iterations depend on the library and the data")
     ),
+    **dict.fromkeys(
+        (
+            "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function",
+            "fbgemm::split_embedding_codegen_lookup_sgd_function",
+            "fbgemm::split_embedding_codegen_lookup_adam_function",
+            "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function_pt2",
+        ),
+        (OpClass.EMBEDDING, "which table, of which width, an index is of is not in the trace"),
+    ),
     "LigerFusedLinearCrossEntropyFunction": (OpClass.SOFTMAX, "rows of a chunk are not in the trace"),
     "MambaSplitConv1dScanCombinedFn": (OpClass.OTHER, "length of a chunk is not in the trace"),
 }  # fmt: skip

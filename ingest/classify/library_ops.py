@@ -192,8 +192,13 @@ ops(
 ops("MambaChunkScanCombinedFn", OpClass.OTHER, "chunked_scan", 0, 1, 2, 3, 4)
 ops("CausalConv1dFn _C::causal_conv1d_fwd", OpClass.CONVOLUTION, "causal_conv1d", 0, 1, 2)
 
-# Moving data
+# Moving data. Recommendation models of FBGEMM permute what they looked up and what they look up.
 
+ops("fbgemm::permute_pooled_embs fbgemm::permute_pooled_embs_auto_grad", OpClass.EMBEDDING, "rewrite", 0)
+ops(
+    "fbgemm::permute_sparse_features fbgemm::permute_2D_sparse_data fbgemm::permute_1D_sparse_data",
+    OpClass.EMBEDDING, "rewrite", lambda a: a.pack(1, 2, 3),
+)  # fmt: skip
 ops("fsdp::chunk_cat fsdp::all_gather_copy_in", OpClass.DATA_MOVEMENT, "rewrite", list_at(0))
 ops("fsdp::split_with_sizes_copy", OpClass.DATA_MOVEMENT, "rewrite", 0)
 ops(

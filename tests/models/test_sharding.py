@@ -250,6 +250,23 @@ def arrays(name: str, dims: str):
     return st.tuples(*[st.sampled_from(SPLITS)] * len(dims)).map(build).filter(lambda a: a is not None)
 
 
+@given(arrays("A", "IJ"))
+def test_sharding_keeps_every_byte_once_a_copy(array) -> None:
+    copies = 4 // 2 ** len(array.axes)
+    assert array.bytes_on_all_devices(SIZES, 2, SMALL) == copies * 2 * SIZES["I"] * SIZES["J"]
+    assert array.bytes_per_device(SIZES, 2, SMALL) * 4 == array.bytes_on_all_devices(SIZES, 2, SMALL)
+
+
+@given(arrays("A", "IJ"), arrays("A", "IJ"))
+def test_resharding_there_and_back(before, after) -> None:
+    for first, second in ((before, after), (after, before)):
+        steps = reshard(first, second, SIZES, 2, SMALL)
+        end = steps[-1].after if steps else first
+        # what is left to do is a slice, which is free
+        assert all(set(end.dims[d]) <= set(second.dims[d]) for d in "IJ")
+        assert sum(step.time_ns for step in steps) >= 0
+
+
 @given(arrays("A", "IJ"), arrays("B", "JK"), arrays("C", "IK"))
 def test_every_way_gives_the_product(left, right, result) -> None:
     rng = np.random.default_rng(0)

@@ -93,6 +93,15 @@ def test_tokens_go_to_their_experts() -> None:
     assert (d.op_class, d.flops, d.bytes) == (OpClass.DATA_MOVEMENT, 0, 2 * 64 * (10 + 20) + 80)
 
 
+def test_lookups_of_recommendation_models() -> None:
+    pooled = call("fbgemm::permute_pooled_embs", ([64, 1024], F32), ([8], I64), ([8], I64))
+    assert (pooled.op_class, pooled.flops, pooled.bytes) == (OpClass.EMBEDDING, 0, 2 * 4 * 65_536)
+    sparse = call("fbgemm::permute_sparse_features", ([8], I64), ([8, 64], I64), ([9000], I64), None)
+    assert sparse.bytes == 2 * 8 * (512 + 9000)
+    lookup = call("fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function", ([1000], F32))
+    assert (lookup.op_class, lookup.flops) == (OpClass.EMBEDDING, None)
+
+
 def test_contexts_of_a_cache_are_not_in_a_trace() -> None:
     d = call("_C::paged_attention_v1", ([8, 32, 128], BF16))
     assert (d.op_class, d.flops, d.bytes) == (OpClass.ATTENTION, None, None)
