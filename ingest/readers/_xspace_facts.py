@@ -15,7 +15,7 @@ from tracegap.models.ops import STATE_OF_CLASS, State
 
 _DERIVED = (
     "Steps|Sparse Core Steps|XLA TraceMe|Framework Ops|Framework Name Scope|Source code|Source Code|TensorFlow Ops|"
-    "TensorFlow Name Scope|_counters_|TC Overlay|Overlay|Host Offload Ops|Launch Stats|Tensor Core Sync Flag"
+    "TensorFlow Name Scope|_counters_|TC Overlay|Overlay|Host Offload Ops|Launch Stats|Tensor Core Sync Flag|Sparse Core Syncs"
 )
 KNOWN_LINES = frozenset({*tpu.OPS_LINES, *tpu.MODULE_LINES, tpu.ASYNC_LINE, *_DERIVED.split("|")})
 """Lines of device planes whose meaning is known, streams aside."""
