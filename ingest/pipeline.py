@@ -7,7 +7,6 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path, PurePath, PurePosixPath
 from types import ModuleType
 from typing import Any
@@ -48,11 +47,10 @@ class Ingested:
         return self.status in ("ok", "already")
 
 
-@cache
-def all_readers() -> tuple[ModuleType, ...]:
-    """The readers, found by walking `ingest.readers`; names that begin with _ are their helpers."""
+def all_readers() -> Iterator[ModuleType]:
+    """The readers, found by walking `ingest.readers` and loaded when asked for; names that begin with _ are helpers."""
     names = sorted(m.name for m in pkgutil.iter_modules(readers.__path__) if not m.name.startswith("_"))
-    return tuple(importlib.import_module(f"tracegap.ingest.readers.{name}") for name in names)
+    return (importlib.import_module(f"tracegap.ingest.readers.{name}") for name in names)
 
 
 def read_trace(path: Path) -> Trace:

@@ -22,7 +22,7 @@ from tracegap.ingest.readers._kineto_events import NONE, Collector, Ids, Ints, R
 from tracegap.ingest.readers._kineto_spool import DONE, SPAN
 from tracegap.ingest.trace import shapes_json
 
-WINDOW_ROWS = 1 << 17
+WINDOW_ROWS = 1 << 16
 """Spans of a window, about."""
 _MODULE = "nn.Module: "
 

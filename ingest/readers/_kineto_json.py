@@ -5,6 +5,7 @@ per field. Nothing of an event's meaning is known here but its two times.
 """
 
 import bisect
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from tracegap.ingest.errors import TraceError
 from tracegap.ingest.issues import Issues
-from tracegap.ingest.readers._kineto_schema import Event, Times
+from tracegap.ingest.readers._kineto_schema import Event, Times, UsualEvent
 
 BLOCK_BYTES = 1 << 19  # measured: 256 to 512 KiB is fastest, 8 MiB takes twice as long
 HEAD_LIMIT_BYTES = 1 << 26  # metadata before the events; beyond that it is another kind of file
@@ -30,6 +31,7 @@ _OVERLAP_BYTES = 64  # a boundary with its white space may lie across two reads
 _BETWEEN = b" \t\r\n,"
 
 
+_USUAL_EVENTS = msgspec.json.Decoder(list[UsualEvent])
 _EVENTS = msgspec.json.Decoder(list[Event])
 _EVENT = msgspec.json.Decoder(Event)
 _TIMES = msgspec.json.Decoder(list[Times])
@@ -395,10 +397,11 @@ class _Outcome(Enum):
 
 def _entries(array: bytes) -> list[Event]:
     """Events of a JSON array; one whose fields are of strange types is decoded on its own."""
-    try:
+    with contextlib.suppress(msgspec.ValidationError):
+        return _USUAL_EVENTS.decode(array)  # type: ignore[return-value]  # they are events
+    with contextlib.suppress(msgspec.ValidationError):
         return _EVENTS.decode(array)
-    except msgspec.ValidationError:
-        return [_lenient(bytes(raw)) for raw in _RAWS.decode(array)]
+    return [_lenient(bytes(raw)) for raw in _RAWS.decode(array)]
 
 
 def _decodes(text: bytes) -> bool:

@@ -39,8 +39,8 @@ def split_exactly(total: int, weights: list[int]) -> list[int]:
 
 
 def texts(words: Sequence[str | None], ids: NDArray[Any]) -> pl.Series:
-    """The text of each id, null for NONE."""
-    return pl.Series([*words, None], dtype=pl.String).gather(np.where(ids < 0, len(words), ids))
+    """The text of each id as a category, null for NONE."""
+    return pl.Series([*words, None], dtype=pl.Categorical).gather(np.where(ids < 0, len(words), ids))
 
 
 class Words(Ids):
@@ -79,7 +79,7 @@ class DeviceOps:
         return self.names[int(self.device["name"][row])]
 
     def frame(self, shift_ns: int) -> pl.DataFrame:
-        """The table `ops`, its times counted from `shift_ns`."""
+        """The table `ops`, its times counted from `shift_ns`; texts are categories."""
         d, around = self.device, self.around
         used, inputs = np.unique(around["inputs"], return_inverse=True)
         launch = self.launches.of("start")
@@ -101,14 +101,14 @@ class DeviceOps:
             "dur_ns": d["dur"],
             "step": pl.repeat(None, len(d["order"]), dtype=pl.Int64, eager=True),
             "dtype": self.words.series(self.dtype),
-            "shapes": pl.Series([self.host.shapes(i) for i in used.tolist()], dtype=pl.String).gather(inputs),
+            "shapes": texts([self.host.shapes(i) for i in used.tolist()], inputs),
             "cost_source": self.words.series(self.cost_source),
             "cost_note": self.words.series(self.note),
             "launch_thread": texts(self.host.threads, self.launches.of("thread")),
         }
         frame = pl.DataFrame(columns | {name: values for name, (values, _) in numbers.items()})
         known = [pl.when(pl.Series(mask)).then(pl.col(name)).alias(name) for name, (_, mask) in numbers.items()]
-        return frame.with_columns(known).select(list(OPS)).cast(OPS)  # type: ignore[arg-type]
+        return frame.with_columns(known).select(list(OPS))
 
 
 def device_ops(

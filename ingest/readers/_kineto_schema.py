@@ -3,7 +3,7 @@
 Scalars are `Any`: a strange type in one event must not stop the decoding of its block.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -61,6 +61,22 @@ class Event(msgspec.Struct, gc=False):
     dur: Any = None
     args: Args = NO_ARGS
     nested: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="traceEvents")  # another document in this one
+
+
+Phase = Literal["X", "s", "f", "t", "M", "i", "I", "B", "E", "C"]
+Category = Literal[
+    "cpu_op", "python_function", "cuda_runtime", "cuda_driver", "hip_runtime", "kernel", "gpu_memcpy", "gpu_memset",
+    "user_annotation", "gpu_user_annotation", "ac2g", "fwdbwd", "async", "async_gpu", "async_cpu_to_gpu", "overhead",
+    "cuda_sync", "cuda_event", "cpu_instant_event", "Trace", "Operator", "Kernel", "Memcpy", "Memset", "Runtime",
+]  # fmt: skip
+"""The usual ones: these are decoded without making a new text each time."""
+
+
+class UsualEvent(Event, gc=False):
+    """An entry with a usual phase and category."""
+
+    ph: Phase | None = None
+    cat: Category | None = None
 
 
 class Times(msgspec.Struct, gc=False):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-IN_MEMORY_BYTES = 1 << 25
+IN_MEMORY_BYTES = 1 << 22
 """So much of a spool is kept in memory before it goes to disk."""
 
 SPAN = np.dtype(

@@ -7,6 +7,7 @@ Here: what the file says of itself, and the pieces put together.
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,13 @@ from tracegap.ingest.readers._kineto_launches import Launches, find_launches
 from tracegap.ingest.readers._kineto_ops import cpu_ops, device_ops, texts
 from tracegap.ingest.readers._kineto_side import HostSide, read_host
 from tracegap.ingest.readers._kineto_sound import count_lost_spans, sound_calls, sound_records, zero_is_no_time
+from tracegap.ingest.readers._kineto_spool import Spool
 from tracegap.ingest.trace import COLLECTIVES, COUNTERS, HOST_EVENTS, OPS, STEP_MARKS, Device, DeviceKind, Trace
 
 NAME = "kineto"
+
+LARGE_ROWS = 1 << 15
+"""Tables with more rows are given in parts and as categories."""
 
 _XLA = re.compile(rb'"highres-ticks"')
 _SIGNS = re.compile(
@@ -105,6 +110,7 @@ def read(path: Path) -> Trace:
         comms = device_collectives(of_device, collected.comm_args, groups)
         facts["all_to_all"] = all_to_all_splits(of_device, collected.comm_args, rank, groups)
         devices = _devices(ops["device_id"].unique().to_list(), facts, metadata, issues)
+
     elif _device_work_is_lost(metadata, names, issues):
         ops, comms = pl.DataFrame(schema=OPS), pl.DataFrame(schema=COLLECTIVES)
         devices = _devices([str(p.get("id")) for p in _properties(metadata)], facts, metadata, issues)
@@ -112,7 +118,9 @@ def read(path: Path) -> Trace:
         on_cpu = cpu_ops(host.cpu_work)
         ops, comms = on_cpu.frame(shift), span_collectives(on_cpu, names, groups)
         devices = [Device(device_id="cpu", kind="cpu", name=None)] if len(ops) else []
-    batches = (_host_frame(spans, names, shift) for spans in host.done)
+    batches = (_host_frame(spans, names, shift) for spans in _together(host.done))
+    first = next(batches, pl.DataFrame(schema=HOST_EVENTS)).cast(HOST_EVENTS)  # type: ignore[arg-type]
+    large = len(ops) > LARGE_ROWS
     return Trace(
         format=NAME,
         framework="pytorch",
@@ -121,8 +129,9 @@ def read(path: Path) -> Trace:
         world_size=integer(info.get("world_size")),
         host=metadata["host_name"] if isinstance(metadata.get("host_name"), str) else None,
         devices=devices,
-        ops=ops,
-        host_events=next(batches, pl.DataFrame(schema=HOST_EVENTS)),
+        ops=pl.DataFrame(schema=OPS) if large else ops.cast(OPS),  # type: ignore[arg-type]
+        further_ops=_by_device(ops) if large else iter(()),
+        host_events=first,
         further_host_events=batches,
         step_marks=_step_marks(host, names, shift),
         collectives=comms,
@@ -313,6 +322,28 @@ def _devices(device_ids: list[str], facts: dict[str, Any], metadata: dict[str, A
     return devices
 
 
+def _by_device(ops: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The operations of each device."""
+    device_ids = ops["device_id"].unique(maintain_order=True)
+    if len(device_ids) == 1:
+        yield ops
+        return
+    for device_id in device_ids:
+        yield ops.filter(pl.col("device_id") == device_id)
+
+
+def _together(spans: Spool) -> Iterator[NDArray[Any]]:
+    """Chunks of a spool, small ones joined."""
+    waiting: list[NDArray[Any]] = []
+    for chunk in spans:
+        waiting.append(chunk)
+        if sum(map(len, waiting)) >= LARGE_ROWS:
+            yield np.concatenate(waiting)
+            waiting = []
+    if waiting:
+        yield np.concatenate(waiting)
+
+
 def _host_frame(spans: NDArray[Any], names: Names, shift: int) -> pl.DataFrame:
     """The table `host_events` of some spans."""
     frame = pl.DataFrame(
@@ -326,8 +357,7 @@ def _host_frame(spans: NDArray[Any], names: Names, shift: int) -> pl.DataFrame:
             "self_ns": spans["own"],
             "parent_id": spans["parent"],
             "correlation_id": spans["corr"],
-        },
-        schema=HOST_EVENTS,
+        }
     )
     return frame.with_columns(
         pl.when(pl.col(x) >= 0).then(pl.col(x)).otherwise(None).alias(x) for x in ("parent_id", "correlation_id")
@@ -361,6 +391,5 @@ def _counters(collected: Collector, shift: int) -> pl.DataFrame:
             "name": texts(["allocated_bytes", "reserved_bytes"], np.tile([0, 1], n)[told]),
             "ts_ns": np.repeat(samples["at"], 2)[told] - shift,
             "value": values[told].astype(np.float64),
-        },
-        schema=COUNTERS,
-    )
+        }
+    ).cast(COUNTERS)  # type: ignore[arg-type]

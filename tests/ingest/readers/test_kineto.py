@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracegap.ingest.errors import TraceError
-from tracegap.ingest.readers import _kineto_json, kineto
+from tracegap.ingest.readers import _kineto_host, _kineto_json, kineto
 from tracegap.ingest.trace import COLLECTIVES, COUNTERS, HOST_EVENTS, OPS, STEP_MARKS, Trace
 
 HEAD = '{"schemaVersion": 1, "traceEvents": ['
@@ -577,3 +577,82 @@ def test_no_events_are_no_error(tmp_path: Path) -> None:
     trace = read(tmp_path, [])
     assert isinstance(trace.ops, pl.DataFrame)
     assert (trace.ops.height, trace.devices, lost(trace)) == (0, [], [])
+
+
+# --- what a file without device work may be ------------------------------------------------------------------------
+
+
+OP = span("cpu_op", "aten::mm", 10, 5, **{"Input Dims": [[2, 2], [2, 2]], "Input type": ["float", "float"]})
+LAUNCH = span("cuda_runtime", "cudaLaunchKernel", 11, 1, correlation=5)
+GPUS = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}, {"id": 1, "name": "NVIDIA H100 80GB HBM3"}]
+
+
+def cut(folder: Path, events: list[Any], **head: Any) -> Trace:
+    """A file that breaks off behind some events."""
+    whole = json.dumps({**head, "traceEvents": [*events, OP]})
+    return kineto.read(put(folder, whole[: whole.rindex("Input type")]))
+
+
+def test_a_file_cut_before_the_work_of_its_devices_has_no_cpu_device(tmp_path: Path) -> None:
+    for trace in (cut(tmp_path, [OP, LAUNCH], deviceProperties=[]), cut(tmp_path, [OP])):
+        assert (trace.devices, len(trace.ops), len(trace.collectives)) == ([], 0, 0)
+        assert len(trace.host_events) >= 1
+        assert {"truncated", "no_device_work"} <= set(trace.issues.by_code)
+
+
+def test_a_file_cut_before_the_work_of_its_gpus_lists_them(tmp_path: Path) -> None:
+    trace = cut(tmp_path, [OP], deviceProperties=GPUS)
+    assert [(d.device_id, d.kind, d.name) for d in trace.devices] == [(g, "gpu", GPUS[0]["name"]) for g in ("0", "1")]
+    assert len(trace.ops) == 0
+
+
+def test_a_whole_file_or_one_that_says_that_there_is_no_gpu_is_of_a_cpu(tmp_path: Path) -> None:
+    for trace in (
+        read(tmp_path, [OP]),
+        read(tmp_path, [OP], deviceProperties=GPUS),
+        cut(tmp_path, [OP], deviceProperties=[]),
+    ):
+        assert [d.kind for d in trace.devices] == ["cpu"]
+        assert trace.ops["name"].to_list() == ["aten::mm"]
+
+
+def test_the_size_of_windows_does_not_matter(tmp_path: Path) -> None:
+    """Steps, modules and ops that are open at the end of a window, a launch in an op, a backward pass elsewhere."""
+    events: list[Any] = []
+    for i in range(60):
+        at = 100 * i
+        events += [
+            span("cpu_op", "aten::linear", at + 5, 50, **{"Sequence number": i}),
+            span(
+                "cpu_op",
+                "aten::mm",
+                at + 10,
+                30,
+                **{"Input Dims": [[2, i + 1], [i + 1, 2]], "Input type": ["float"] * 2},
+            ),
+            span("cpu_op", "MmBackward0", at + 60, 30, tid=2, **{"Sequence number": i, "Fwd thread id": 1}),
+            span("cpu_op", "aten::add", at + 38, 20),  # overlaps its neighbour
+        ]
+    events += [span("user_annotation", f"ProfilerStep#{n}", 1500 * n, 1500) for n in range(4)]
+    events += [span("python_function", "nn.Module: Net_0", 0, 6100), span("python_function", "nn.Module: L_1", 3, 1400)]
+    for i in range(60):
+        events += [
+            span("cuda_runtime", "cudaLaunchKernel", 100 * i + 20, 3, correlation=2 * i + 1),
+            kernel(100 * i + 25, 20, "gemm", 2 * i + 1),
+            span("cuda_runtime", "cudaLaunchKernel", 100 * i + 70, 3, tid=2, correlation=2 * i + 2),
+            kernel(100 * i + 75, 20, "gemm", 2 * i + 2),
+        ]
+    whole = read(tmp_path, events)
+    usual = _kineto_host.WINDOW_ROWS, _kineto_json.BLOCK_BYTES, kineto.LARGE_ROWS
+    _kineto_host.WINDOW_ROWS, _kineto_json.BLOCK_BYTES, kineto.LARGE_ROWS = 20, 1000, 50
+    try:
+        parts = read(tmp_path, events)
+        batches = [batch.cast(HOST_EVENTS) for batch in parts.host_batches()]
+        assert len(batches) > 3
+        assert pl.concat(batches).sort("event_id").equals(whole.host_events)
+        assert len(parts.ops) == 0
+        assert pl.concat([ops.cast(OPS) for _, ops in parts.by_device()]).equals(whole.ops)
+    finally:
+        _kineto_host.WINDOW_ROWS, _kineto_json.BLOCK_BYTES, kineto.LARGE_ROWS = usual
+    assert whole.ops["module"].unique().sort().to_list() == ["Net_0", "Net_0/L_1"]
+    assert whole.ops["flops"].sum() == sum(8 * (i + 1) for i in range(60))

@@ -403,3 +403,56 @@ def test_what_leaves_and_enters_a_rank_in_an_all_to_all(
     (call,) = trace.facts["all_to_all"]
     assert (call["send_bytes"], call["recv_bytes"], call["uniform"]) == expected
     assert trace.collectives["message_bytes"].to_list() == [8000]
+
+
+# --- collectives without metadata ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "kernel", "inputs", "message"),
+    [
+        ("nccl:all_reduce", ALL_REDUCE, {"Input Dims": [[8, 4]], "Input type": ["c10::BFloat16"]}, (64, "bf16")),
+        (
+            "nccl:_all_gather_base",
+            "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            {"Input Dims": [[8, 4]], "Input type": ["float"]},
+            (8 * 4 * 4 * 2, "fp32"),
+        ),
+        (
+            "c10d::_reduce_scatter_base_",
+            "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            {"Input Dims": [[4], [8], []], "Input type": ["float", "float", "Scalar"]},
+            (8 * 4, "fp32"),
+        ),
+        # the types of lists are not recorded: the kernel's name has it
+        (
+            "c10d::allreduce_",
+            ALL_REDUCE,
+            {"Input Dims": [[[8], [2]], []], "Input type": ["TensorList", ""]},
+            (20, "bf16"),
+        ),
+        ("nccl:all_reduce", ALL_REDUCE, {}, (None, None)),
+    ],
+)
+def test_a_collective_without_metadata_has_the_size_of_the_call_around_it(
+    tmp_path: Path, call: str, kernel: str, inputs: dict[str, Any], message: tuple[int | None, str | None]
+) -> None:
+    around = span("user_annotation", call, 0, 50, **inputs) if call.startswith("nccl") else op(call, 0, 50, **inputs)
+    groups = {"rank": 0, "pg_count": 1, "pg_config": [{"pg_name": "0", "ranks": [0, 1], "pg_size": 2}]}
+    trace = read(tmp_path, [around, launch(10, 5), work(20, 10, 5, kernel)], distributedInfo=groups)
+    assert trace.collectives.select("message_bytes", "dtype").rows() == [message]
+
+
+def test_odd_arguments_cost_one_operator_its_numbers(tmp_path: Path) -> None:
+    odd: list[dict[str, Any]] = [
+        {"Input Dims": {"a": 1}, "Input type": 5},
+        {"Input Dims": [[-1, 0], "x"], "Input type": [[], {}]},
+        {"Input Dims": [[[[2]]], None], "Input type": ["float"], "Concrete Inputs": [None, 7]},
+    ]
+    names = ["aten::mm", "aten::convolution", "aten::_scaled_dot_product_flash_attention", "aten::add", "aten::sum"]
+    events: list[dict[str, Any]] = []
+    for i, (name, inputs) in enumerate((name, inputs) for name in names for inputs in odd):
+        events += [op(name, 10 * i, 8, **inputs), launch(10 * i + 1, i + 1), work(10 * i + 5, 2, i + 1)]
+    trace = read(tmp_path, [*events, op("aten::mm", 900, 9, **MM), launch(901, 99), work(905, 2, 99)])
+    assert trace.ops["flops"].to_list()[-1] == MM_FLOPS
+    assert trace.ops["framework_op"].to_list() == [name for name in names for _ in odd] + ["aten::mm"]
