@@ -119,3 +119,24 @@ def test_removing_a_trace_leaves_the_others(tmp_path):
             ("b",),
             ("b",),
         ]
+
+
+def test_appender_stores_every_row_of_many_frames_once(tmp_path):
+    sizes = (3, 130_000, 0, 122_880, 7)
+    with store.open_store(tmp_path / "s.duckdb") as con:
+        with store.transaction(con), store.Appender(con) as out:
+            for i, n in enumerate(sizes):
+                out.add("ops", pl.DataFrame({"op_id": pl.int_range(n, eager=True)}), trace_id=f"t{i}")
+                out.add("counters", pl.DataFrame({"value": [float(i)]}), trace_id="c")
+        found = con.execute(
+            "select trace_id, count(*), count(distinct op_id) from ops group by 1 order by 1"
+        ).fetchall()
+        assert found == [(f"t{i}", n, n) for i, n in enumerate(sizes) if n]
+        assert con.execute("select sum(value) from counters").fetchall() == [(10.0,)]
+
+
+def test_appender_passes_on_what_goes_wrong_on_its_thread(tmp_path):
+    with store.open_store(tmp_path / "s.duckdb") as con:
+        with pytest.raises(duckdb.Error), store.transaction(con), store.Appender(con) as out:
+            out.add("ops", pl.DataFrame({"no_such_column": [1]}))
+        assert con.execute("select count(*) from ops").fetchall() == [(0,)]  # the connection is free again
