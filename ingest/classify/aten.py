@@ -133,16 +133,19 @@ def _triton(
     strides: Sequence[Any] | None,
     concrete: Sequence[Any] | None,
 ) -> Described:
-    """A kernel of PyTorch's compiler: its buffers are its arguments, its arithmetic is not recorded."""
+    """A kernel of PyTorch's compiler: its buffers are its arguments; only a template's arithmetic can be told of them."""
     op_class = kernel_class(name)
     if not dims:
         return Described(op_class, None, None, None, "no shapes in this trace: record_shapes=True")
-    return _costed(op_class, lambda: _buffers(Args(dims, types, strides, concrete)))
+    is_product = name.startswith("triton_tem_") and op_class is OpClass.MATMUL
+    return _costed(op_class, lambda: _buffers(Args(dims, types, strides, concrete), is_product=is_product))
 
 
-def _buffers(args: Args) -> OpSpec:
+def _buffers(args: Args, *, is_product: bool) -> OpSpec:
     """All tensors of a compiled kernel; its integers are the extents that it visits."""
     tensors = tuple(args.tensor(i) for i in range(args.count))
+    if is_product:
+        return OpSpec(kind="template_product", tensors=tensors)
     values = (args.value(i) for i, t in enumerate(tensors) if t is None)
     visited = prod(v for v in values if type(v) is int)
     return OpSpec(kind="buffers", tensors=tensors, params={"iterations": visited if visited > 1 else None})

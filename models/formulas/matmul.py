@@ -117,3 +117,28 @@ def grouped_matmul(spec: OpSpec) -> Cost:
     else:
         out = groups * m * n
     return _cost(spec, matmul_flops(m, k, n, groups), out, *spec.tensors)
+
+
+@formula("template_product")
+def template_product(spec: OpSpec) -> Cost:
+    """A compiler's kernel made from the template of a product, of which the buffers are known: operands, result, epilogue.
+
+    Tensors: all buffers, each read or written once. FLOPs are those of the one product that fits three of them, [.., M, K]
+    x [.., K, N] -> [.., M, N]; unknown where none or several of different cost do. The epilogue's are not counted.
+    """
+    buffers = flat(spec.tensors)
+    found = {
+        matmul_flops(m, k, n, prod(batch))
+        for i, a in enumerate(buffers)
+        for j, b in enumerate(buffers)
+        for o, c in enumerate(buffers)
+        if len({i, j, o}) == 3 and len(a.shape) == len(b.shape) == len(c.shape) >= 2
+        for (*batch, m, k), (*batch_b, k_b, n) in ((a.shape, b.shape),)
+        if k == k_b and batch == batch_b and c.shape == (*batch, m, n)
+    }
+    dtype = math_dtype(buffers[0]) if buffers else None
+    if len(found) != 1:
+        why = "the product of a compiled kernel cannot be told from its buffers"
+        return Cost(flops=None, bytes=nbytes(*buffers), dtype=dtype, note=join(why, unknown_dtype_note(*buffers)))
+    note = join("the product that fits the buffers of a compiled kernel", unknown_dtype_note(*buffers))
+    return Cost(flops=found.pop(), bytes=nbytes(*buffers), dtype=dtype, note=note)

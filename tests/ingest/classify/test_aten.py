@@ -275,6 +275,22 @@ def test_compiled_kernels_count_their_buffers() -> None:
     assert "each buffer" in (d.note or "")
 
 
+def test_templates_of_products_are_told_by_their_buffers() -> None:
+    a, b, c = ([128, 64], BF16), ([64, 256], BF16), ([128, 256], BF16)
+    d = call("triton_tem_fused_mm_3", a, b, c, 8, 1, 1)
+    assert (d.op_class, d.dtype, d.flops) == (OpClass.MATMUL, "bf16", 2 * 128 * 64 * 256)
+    assert d.bytes == 2 * (128 * 64 + 64 * 256 + 128 * 256)
+    # a bias and a residual of the epilogue change no FLOPs; square matrices fit in several ways of one cost
+    assert call("triton_tem_fused_addmm_relu_3", ([256], BF16), a, b, c, c).flops == d.flops
+    square = ([64, 64], BF16)
+    assert call("triton_tem_fused_mm_3", square, square, square).flops == 2 * 64**3
+    batch = call("triton_tem_fused_bmm_3", ([4, 128, 64], BF16), ([4, 64, 32], BF16), ([4, 128, 32], BF16))
+    assert batch.flops == 2 * 4 * 128 * 64 * 32
+    unclear = call("triton_tem_fused_mm_3", ([128, 64], BF16), ([64, 256], BF16))
+    assert (unclear.flops, unclear.bytes) == (None, 2 * (128 * 64 + 64 * 256))
+    assert call("triton_poi_fused_mm_add_3", a, b, c).flops is None  # only a word in the name of another kernel
+
+
 def test_what_has_no_formula_says_so() -> None:
     assert call("mylib::teleport", ([7], F32)) == Described(None, None, None, None, "no formula for mylib::teleport")
     assert call("aten::index", ([7, 3], F32), None).note == "shapes of the index tensors are not in the trace"
