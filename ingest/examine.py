@@ -10,6 +10,7 @@ from tracegap.ingest.errors import InputError
 from tracegap.ingest.sources import File, Source
 from tracegap.ingest.trace import Trace
 from tracegap.models.errors import TracegapError
+from tracegap.models.ops import OpClass
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,12 +88,13 @@ def examine(file: File) -> Examination:
 
 def _examine(path: str, trace: Trace) -> Examination:
     host_events = sum(len(batch) for batch in trace.host_batches())
-    counts, sources, total, without_launch = set(), set(), 0, 0
+    counts, sources, total, without_launch, collectives = set(), set(), 0, 0, 0
     for device_id, ops in trace.by_device():
         marks = steps.marks_of(trace.step_marks, device_id)
         found = steps.windows_of(steps.assign(ops, marks, trace.issues), marks, trace.issues)
         total += len(ops)
         without_launch += ops["launch_ns"].null_count()
+        collectives += int((ops["op_class"] == OpClass.COLLECTIVE.value).sum())
         if found:
             counts.add(len(found.steps))
             sources.add(found.source)
@@ -114,7 +116,7 @@ def _examine(path: str, trace: Trace) -> Examination:
         devices=devices,
         ops=total,
         host_events=host_events,
-        collectives=len(trace.collectives),
+        collectives=collectives,
         steps=max(counts, default=0),
         step_source=", ".join(sorted(sources)) or None,
         without_launch=without_launch,
