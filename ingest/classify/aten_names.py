@@ -47,6 +47,10 @@ REASONS: dict[str, tuple[OpClass, str]] = {
         ),
         (OpClass.EMBEDDING, "which table, of which width, an index is of is not in the trace"),
     ),
+    **dict.fromkeys(
+        ("FusedAttnFunc", "FusedAttnFunc_qkvpacked", "FusedAttnFunc_kvpacked"),
+        (OpClass.ATTENTION, "whether tokens or sequences come first is not in the trace"),
+    ),
     "LigerFusedLinearCrossEntropyFunction": (OpClass.SOFTMAX, "rows of a chunk are not in the trace"),
     "MambaSplitConv1dScanCombinedFn": (OpClass.OTHER, "length of a chunk is not in the trace"),
 }  # fmt: skip

@@ -128,19 +128,21 @@ ops("GroupedGemm", _M, "grouped_matmul", 0, _groups_first, 2)
 ops("vllm::inplace_fused_experts vllm::outplace_fused_experts", _M, "fused_experts", 0, 1, 2, 3, 4)
 
 
-def _weights_of(position: int) -> Any:
-    """The first matrix from a position on: a vector of norm weights, or of biases, may stand before it."""
+def _matrix(nth: int) -> Any:
+    """The n-th matrix behind the first tensor: vectors of norms and biases may stand before it."""
 
     def operand(args: Args) -> Operand:
-        later = (args.tensor(i) for i in range(position, args.count))
-        return next((t for t in later if isinstance(t, Tensor) and len(t.shape) == 2), None)
+        later = (args.tensor(i) for i in range(1, args.count))
+        matrices = [t for t in later if isinstance(t, Tensor) and len(t.shape) == 2]
+        return matrices[nth] if nth < len(matrices) else None
 
     return operand
 
 
 _OWN = "norms and casts in the same call are not counted"
 ops("_Linear", _M, "matmul", 1, 0, transposed_b=True, note=_OWN)
-ops("_LayerNormLinear", _M, "matmul", 0, _weights_of(1), transposed_b=True, note=_OWN)
+ops("_LayerNormLinear", _M, "matmul", 0, _matrix(0), transposed_b=True, note=_OWN)
+ops("_LayerNormMLP", _M, "two_layers", 0, _matrix(0), _matrix(1), note=_OWN)
 
 # Normalisations, losses, activations, rotary embeddings
 

@@ -119,6 +119,21 @@ def grouped_matmul(spec: OpSpec) -> Cost:
     return _cost(spec, matmul_flops(m, k, n, groups), out, *spec.tensors)
 
 
+@formula("two_layers")
+def two_layers(spec: OpSpec) -> Cost:
+    """Two linear layers in one call, with an activation (that may halve the width) between.
+
+    Tensors: x [.., K], first weights [F, K], second [N, F or F/2], then what else is read. Params: `note`. What lies
+    between the layers is not counted.
+    """
+    x, first, second = (tensor(spec, i) for i in range(3))
+    rows, k = prod(x.shape[:-1]), x.shape[-1] if x.shape else 0
+    if len(first.shape) != 2 or len(second.shape) != 2 or first.shape[1] != k:
+        raise BadShape(f"{spec.kind}: {x.shape}, {first.shape}, {second.shape}")
+    flops = matmul_flops(rows, k, first.shape[0]) + matmul_flops(rows, second.shape[1], second.shape[0])
+    return _cost(spec, flops, rows * second.shape[0], *spec.tensors)
+
+
 @formula("template_product")
 def template_product(spec: OpSpec) -> Cost:
     """A compiler's kernel made from the template of a product, of which the buffers are known: operands, result, epilogue.

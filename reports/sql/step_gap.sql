@@ -17,7 +17,7 @@
 -- idle_pipeline_ns: waiting for another pipeline stage, ns
 -- idle_gap_ns: idle after the launch call of the next operation began, ns
 -- idle_unknown_ns: idle, nothing in the trace tells why, ns
--- modelled_share_frac: part of compute time with a known cost
+-- modelled_share_frac: part of compute time with a known cost; known bytes are enough for kernels that memory bounds (op_gap)
 -- comm_modelled_share_frac: part of exposed communication that is predicted
 -- flops_done: FLOPs of the operations in the window whose FLOPs are known
 -- matrix_flops_done: those of them in matrix products, attention and convolutions, which model FLOPs are held against

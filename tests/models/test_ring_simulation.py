@@ -64,7 +64,9 @@ def test_a_ring_step_by_step(kind: Kind, ranks: int) -> None:
     assert prediction.latency_ns == pytest.approx(1e3 * (6.6 + steps * STEP_LATENCY_US))
 
 
-sides = st.lists(st.tuples(st.integers(2, 6), st.booleans()), min_size=1, max_size=3)
+sides = st.lists(st.tuples(st.integers(2, 4), st.booleans()), min_size=1, max_size=3) | st.lists(
+    st.tuples(st.integers(2, 9), st.booleans()), min_size=1, max_size=1
+)
 
 
 @given(sides)

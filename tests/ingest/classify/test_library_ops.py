@@ -154,6 +154,10 @@ def test_modules_of_transformer_engine() -> None:
     normed = call("_LayerNormLinear", ([10, 64], BF16), ([64], BF16), ([16, 64], BF16), ([16], BF16))
     assert plain.flops == normed.flops == 2 * 10 * 64 * 16
     assert plain.op_class is normed.op_class is OpClass.MATMUL
+    # SwiGLU: 64 -> 2 x 128 -> 64
+    mlp = call("_LayerNormMLP", ([10, 64], BF16), ([64], BF16), ([256, 64], BF16), ([64, 128], BF16))
+    assert (mlp.flops, mlp.bytes) == (2 * 10 * 64 * 256 + 2 * 10 * 128 * 64, 2 * (640 + 16_384 + 8192 + 640))
+    assert call("FusedAttnFunc", ([128, 2, 8, 64], BF16)).flops is None
 
 
 def test_products_that_skip_half_are_not_held_against_dense_peaks() -> None:
