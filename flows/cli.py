@@ -378,6 +378,7 @@ def _number(_: click.Context, option: click.Parameter, text: str | None) -> floa
 @click.option("--schedule", default="1f1b", show_default=True, help="Pipeline schedule.")
 @click.option("--microbatches", type=click.IntRange(1), help="Of a replica in a step.")
 @click.option("--optimizer", default="adamw", show_default=True, help="Or adam8bit, sgd_momentum, adam_fp32.")
+@click.option("--math", "math_dtype", help="Dtype of matrix products, such as fp8; else the model's.")
 @click.option("--offload", multiple=True, help="To the host: optimizer, activations.")
 @click.option("--measured", type=click.FloatRange(0, min_open=True), help="TFLOP/s a device: can that be true?")
 @click.option("--scaling", is_flag=True, help="Also the best mesh of more and more devices.")
@@ -406,6 +407,7 @@ def plan(model: str, chip: str | None, mesh: str | None, out: Path | None, as_js
         schedule=asked["schedule"],
         microbatches=asked["microbatches"],
         optimizer=asked["optimizer"],
+        math_dtype=asked["math_dtype"],
         offload=tuple(asked["offload"]),
     )
     result = planning.answer(

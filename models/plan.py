@@ -81,7 +81,7 @@ class Plan:
     bound: str
     """`compute`, `memory`, or the axis whose traffic takes longer."""
     peak_flops_per_s: float
-    """Of a device."""
+    """Of a device, in the dtype of its matrix products."""
 
     @property
     def fits(self) -> bool | None:
@@ -125,7 +125,8 @@ def plan(
     recipe = recipe or Recipe()
     links = links or Links(chip=chip, ranks_per_domain=ranks_per_domain, torus=torus, wrap=wrap)
     size = sizes(mesh)
-    peak = _peak(chip, model.dtype)
+    dtype = recipe.math_dtype or model.dtype
+    peak = _peak(chip, dtype)
     microbatches = recipe.microbatches or default_microbatches(model, size, tokens_per_step)
     if recipe.schedule == "interleaved" and microbatches % size.pipeline:
         raise NoFormula(
@@ -140,7 +141,7 @@ def plan(
     context_bytes = footprint.GPU_CONTEXT_BYTES if chip.kind == "gpu" else 0.0
     hbm_s = _hbm_bytes(step) / chip.device_hbm_bytes_per_s
     optimizer_s = _optimizer_s(step, chip)
-    share = published.reachable_share(chip.id, model.dtype) or 1.0
+    share = published.reachable_share(chip.id, dtype) or 1.0
     idle = schedules.get(recipe.schedule).bubble_over_ideal(size.pipeline, microbatches, recipe.virtual_stages)
 
     busy_s = max(compute_s, hbm_s)
@@ -154,7 +155,7 @@ def plan(
     }
     traffic = tuple(_timed(messages(step), step, links, room))
     exposed_ns = sum(item.exposed_ns for item in traffic)
-    terms = {"compute": ns(busy_s * (1 + idle)) + ns(optimizer_s)}
+    terms = {"compute": ns(busy_s * (1 + idle) + optimizer_s)}
     for item in traffic:
         terms[item.axis] = terms.get(item.axis, 0) + item.total_ns
     longest = max(terms, key=lambda term: terms[term])

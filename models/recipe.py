@@ -40,6 +40,8 @@ class Recipe:
     """One of CONTEXT."""
     optimizer: str = "adamw"
     """A key of memory.OPTIMIZER_BYTES."""
+    math_dtype: str | None = None
+    """Of matrix products, whose peak is then the measure, such as fp8 with bf16 weights; None: the model's."""
     gradient_bytes: float | None = None
     """Bytes of a gradient; None: as a weight."""
     expert_skew: float = 1.0
@@ -56,6 +58,7 @@ class Recipe:
             ("recompute", self.recompute, RECOMPUTE),
             ("context", self.context, CONTEXT),
             ("optimizer", self.optimizer, tuple(OPTIMIZER_BYTES)),
+            ("math dtype", self.math_dtype, (None, *DTYPE_BYTES)),
             *(("offload", item, ("optimizer", "activations")) for item in self.offload),
         ):
             if value not in known:

@@ -6,6 +6,7 @@ from functools import cache
 
 from tracegap.models import footprint
 from tracegap.models.architecture import Model
+from tracegap.models.errors import NoFormula
 from tracegap.models.hardware import Chip
 from tracegap.models.mesh import Links, sizes
 from tracegap.models.plan import Plan, default_microbatches, plan
@@ -171,18 +172,28 @@ def rank(
 ) -> Ranking:
     """All meshes that fit, the shortest predicted step first; of equal ones that with fewer axes.
 
-    A `coarse` ranking leaves out those that differ only in how replicas shard their states.
+    A `coarse` ranking leaves out those that differ only in how replicas shard their states. Meshes whose links are not
+    in the catalogue are left out; where that leaves none, NoFormula says what is missing.
     """
     links = links or Links(chip=chip, torus=slice_shape(chip, devices))
     candidates: list[Candidate] = []
     tried = fitting = 0
+    unknown: NoFormula | None = None
     for mesh in meshes(model, chip, devices, tokens_per_step, coarse=coarse):
         tried += 1
         fits = first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe())
         fitting += bool(fits)
-        plans = [Candidate(recipe=one, plan=plan(model, chip, mesh, tokens_per_step, one, links=links)) for one in fits]
+        try:
+            plans = [
+                Candidate(recipe=one, plan=plan(model, chip, mesh, tokens_per_step, one, links=links)) for one in fits
+            ]
+        except NoFormula as error:
+            unknown = error
+            continue
         if plans:
             candidates.append(min(plans, key=lambda candidate: candidate.plan.predicted_ns))
+    if unknown is not None and not candidates:
+        raise unknown
     candidates.sort(key=lambda c: (c.plan.predicted_ns, len(c.plan.mesh)))
     return Ranking(candidates=tuple(candidates), tried=tried, fitting=fitting)
 

@@ -48,6 +48,15 @@ def test_the_ranking_is_by_predicted_step_and_all_of_it_fits():
     assert 0.55 < ranking.candidates[0].plan.mfu < 795 / 989.4
 
 
+def test_meshes_over_links_that_nobody_knows_are_left_out():
+    """Two devices of a TPU v7 are one chip, whose inner links the catalogue lacks; a Trainium 2 has none at all."""
+    ranked = search.rank(LLAMA, hardware.get("tpu_v7"), 256, BATCH)
+    assert 0 < len(ranked.candidates) < ranked.fitting
+    assert all(sizes(candidate.plan.mesh).tensor != 2 for candidate in ranked.candidates)
+    with pytest.raises(NoFormula, match="no link rate of trn2"):
+        search.rank(LLAMA, hardware.get("trn2"), 256, BATCH)
+
+
 def test_what_is_asked_for_is_kept():
     for candidate in search.rank(
         LLAMA, H100, 64, BATCH, Recipe(recompute="full", schedule="zero_bubble_h1")
