@@ -143,8 +143,7 @@ class Summary:
     def time_of(self, bucket: Bucket) -> str:
         """Time of one of `buckets` in the median step; "unknown" where its zero only means that nobody could tell."""
         ns = int(self.step[bucket.column]) if self.step else None
-        told = bucket in BUCKETS  # the words of the others say why they are not known
-        return people.duration(ns) if ns or told else people.UNKNOWN
+        return people.UNKNOWN if ns == 0 and bucket.meaning.startswith(_NOT_KNOWN) else people.duration(ns)
 
     @property
     def step_ns(self) -> int | None:
@@ -248,6 +247,10 @@ class Summary:
         return (title, ns) if ns > 0 else None
 
 
+_NOT_KNOWN = "not known: "
+"""So begins the meaning of a bucket that is 0 only because nobody could tell what it is."""
+
+
 def buckets_of(step: dict[str, Any] | None, comm_matched_frac: float | None) -> tuple[Bucket, ...]:
     """The buckets in words that hold for a step, of which nothing is claimed that nobody knows.
 
@@ -260,15 +263,17 @@ def buckets_of(step: dict[str, Any] | None, comm_matched_frac: float | None) -> 
     named = {b.name: b for b in BUCKETS}
 
     def unknown(name: str, why: str) -> None:
-        named[name] = replace(named[name], meaning=f"not known: {why}", group="unknown")
+        if not step[f"{name}_ns"]:
+            named[name] = replace(named[name], meaning=_NOT_KNOWN + why, group="unknown")
 
-    if step["modelled_share_frac"] == 0:
+    if step["modelled_share_frac"] is not None and step["modelled_share_frac"] < 0.5:
         for name in ("useful_math", "memory_bound", "kernel_inefficiency"):
-            unknown(name, "no operation has a known cost")
-    if not step["recompute_math_ns"] and step["model_flops"] is None:
+            unknown(name, "most operations have no known cost")
+    if step["model_flops"] is None:
         unknown("recompute_math", "the FLOPs that the model needs are not known; if there is any, it is in useful math")
     rest, inside = named["comm_inefficiency"], ""
-    unmatched = comm_matched_frac is not None and comm_matched_frac < 0.5
+    exposed = any(step[f"comm_{part}_ns"] for part in ("minimum", "wait", "inefficiency"))
+    unmatched = exposed and comm_matched_frac is not None and comm_matched_frac < 0.5
     if unmatched:
         inside = "waiting for other ranks is inside, since collectives could not be matched over ranks"
         rest = replace(rest, title="slow communication or waiting", meaning=f"{rest.meaning}; {inside}")
@@ -306,7 +311,7 @@ def why_unknown(con: duckdb.DuckDBPyConnection, run_id: str) -> str:
     """Why most of what has no known cost has none."""
     parts = _row(con, _UNKNOWN_PARTS, run_id)
     if parts is not None:
-        return f"{parts['why'] or 'unknown part'}; name it as `hardware` in manifest.toml"
+        return f"{parts['why'] or 'unknown part'}; name it as “hardware” in manifest.toml"
     why = _row(con, _WHY_UNKNOWN, run_id)
     return why["unknown_because"] if why else "no operation has a known cost"
 

@@ -203,7 +203,7 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
     y = alt.Y("place:O", title=None, axis=None)
     segments = (
         alt.Chart(theme.say(bars, "ns", people.duration, "time"))
-        .mark_bar(height={"band": 0.42}, yOffset=8)
+        .mark_bar(height={"band": 0.42}, yOffset=9)
         .encode(
             x=alt.X("ns:Q", title=None, axis=alt.Axis(labelExpr=theme.NS_AXIS, tickCount=6)),
             y=y,
@@ -212,7 +212,7 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
         )
     )
     names = alt.Chart(drawn.select("place", "label")).mark_text(
-        align="left", baseline="bottom", dy=3, limit=alt.ExprRef("width")
+        align="left", baseline="bottom", dy=-1, limit=alt.ExprRef("width")
     )
     names = names.encode(x=alt.value(2), y=y, text="label:N")
     return alt.layer(segments, names).properties(width="container", height=34 * len(drawn))

@@ -117,9 +117,9 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
             y=alt.Y("rank:O", title="rank", axis=alt.Axis(labelOverlap=True)),
             color=alt.Color(
                 "behind_ns:Q",
-                title="own time against the median rank",
+                title="against the median rank",
                 scale=alt.Scale(domain=[-most, 0, most], range=[theme.BLUE, "#e8e8e8", theme.ORANGE], type="linear"),
-                legend=alt.Legend(labelExpr=theme.NS_AXIS, gradientLength=220),
+                legend=alt.Legend(titleLimit=0, labelExpr=theme.NS_AXIS, gradientLength=220),
             ),
             tooltip=["rank:O", "step:O", "against the median:N", "own time:N"],
         )

@@ -104,7 +104,7 @@ def build(ctx: Context) -> Section:
     drawn, flopless, unknown = (people.percent(parts[f"{k}_frac"]) for k in ("drawn", "no_arithmetic", "unknown"))
     sentence = (
         f"Each bubble is an operation, its area the time it takes: {drawn} of compute time is here. {flopless} does no"
-        f" arithmetic and {unknown} has no known cost; neither has a place on this chart. A bubble far below the line"
+        f" arithmetic and {unknown} has no known FLOPs or bytes; neither has a place on this chart. A bubble far below the line"
         " above it could be faster; one above the line means that a peak or a count is wrong, or that data came from cache."
     )
     todo = (

@@ -198,5 +198,5 @@ def _chart(rows: pl.DataFrame) -> alt.TopLevelMixin:
     )
     labels = base.transform_calculate(at="max(datum.from_ns, datum.to_ns)").mark_text(align="left", dx=5)
     labels = labels.encode(x="at:Q", text="time:N")
-    total = alt.Chart(shown.head(1)).mark_rule(strokeDash=[4, 3], opacity=0.6).encode(x="wall_ns:Q")
+    total = alt.Chart(shown.head(1)).mark_rule(strokeDash=[4, 3], opacity=0.35).encode(x="wall_ns:Q")
     return alt.layer(bars, labels, total).properties(width="container", height=25 * len(rows))

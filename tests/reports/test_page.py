@@ -262,7 +262,7 @@ def test_the_headline_names_a_part_that_is_not_in_the_catalogue(con: Con, make_r
     anew()
     summary = summarize(con, "job/mon")
     assert summary.title == "job · 2 × ACME X1 · 2 steps"
-    assert "not known: nothing is called ACME X1; name it as `hardware` in manifest.toml." in summary.headline
+    assert "not known: nothing is called ACME X1; name it as “hardware” in manifest.toml." in summary.headline
 
 
 def test_no_complete_step_is_a_doubt(con: Con, make_run: Make) -> None:
