@@ -372,6 +372,9 @@ def _number(_: click.Context, option: click.Parameter, text: str | None) -> floa
 @click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence.")
 @click.option("--tokens", callback=_number, help="Tokens to train on, such as 15T: days, device-hours, money.")
 @click.option("--price", type=click.FloatRange(0), help="USD a device-hour.")
+@click.option("--mtbf", type=click.FloatRange(0, min_open=True), help="Hours between failures of one device.")
+@click.option("--checkpoint", type=click.FloatRange(0, min_open=True), help="Seconds that a checkpoint stops training.")
+@click.option("--restart", type=click.FloatRange(0), help="Seconds from a failure to the next new step.")
 @click.option("--network", type=click.FloatRange(0, min_open=True), help="A device's share of the network, GB/s.")
 @click.option("--recompute", type=click.Choice(["none", "selective", "full"]), default="none", show_default=True)
 @click.option("--zero", type=click.IntRange(0, 3), default=0, help="ZeRO stage of data-parallel replicas.")
@@ -420,6 +423,9 @@ def plan(model: str, chip: str | None, mesh: str | None, out: Path | None, as_js
             seq=asked["seq"],
             tokens=asked["tokens"],
             usd_per_device_hour=asked["price"],
+            device_mtbf_hours=asked["mtbf"],
+            checkpoint_s=asked["checkpoint"],
+            restart_s=asked["restart"],
             network_gb_per_s=asked["network"],
             measured_tflops=asked["measured"],
             recipe=recipe,

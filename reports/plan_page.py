@@ -18,8 +18,8 @@ _MEMORY = {
 }
 _HIDING = {
     "device": ("arithmetic and memory", theme.BLUE),
-    "exposed": ("communication that adds to the step", theme.ORANGE),
-    "hidden": ("communication behind arithmetic", theme.GREY),
+    "exposed": ("exposed communication", theme.ORANGE),
+    "hidden": ("hidden communication", theme.GREY),
 }
 _CURVE = {"predicted": ("expected", theme.BLUE), "ideal": ("perfect scaling", theme.GREY)}
 
@@ -149,8 +149,8 @@ def _time_section(r: dict[str, Any]) -> Section:
     )
     return Section(
         title="Time by axis",
-        sentence=f"What the step of {plan_text.mesh_text(r['mesh'])} is made of; communication behind "
-        "arithmetic takes no time of its own.",
+        sentence=f"What the step of {plan_text.mesh_text(r['mesh'])} is made of; hidden communication "
+        "runs behind arithmetic and takes no time of its own.",
         figures=[
             _figure(
                 "Time of a step",

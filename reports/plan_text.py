@@ -93,7 +93,7 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield (
         "step to expect",
         human_ns(r["predicted_ns"]),
-        f"matrix products at {people.percent(r['reachable_share'])} of the peak: "
+        f"{_reachable(r['reachable_share'])}: "
         f"{people.percent(r['mfu'])} MFU, {human(r['flops_per_s_per_device'], 'FLOP/s')} a device",
     )
     yield "step at most", human_ns(r["upper_ns"]), "no communication hides"
@@ -107,6 +107,12 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
             f"{limit:,} devices" if limit else "limit not reached",
             "from here arithmetic is less than half of a step on any mesh, at this batch",
         )
+
+
+def _reachable(share: float) -> str:
+    if share == 1:
+        return "matrix products at the peak, for nobody published what they reach on this part"
+    return f"matrix products at {people.percent(share)} of the peak"
 
 
 def _campaign(c: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -16,7 +16,7 @@ from tracegap.models.mesh import Links, sizes
 from tracegap.models.plan import Plan, plan, plan_towers, slowest
 from tracegap.models.recipe import Recipe
 from tracegap.models.search import Candidate
-from tracegap.models.units import GB, TERA
+from tracegap.models.units import GB, S_PER_HOUR, TERA
 
 DEFAULT_BATCH = 1 << 22
 """Tokens of a step where nobody says: about the 4M that Llama 3 and the Scaling Book train on."""
@@ -59,6 +59,12 @@ class Question:
     tokens: float | None = None
     """To train on."""
     usd_per_device_hour: float | None = None
+    device_mtbf_hours: float | None = None
+    """Mean hours between failures of one device; None, as the two that follow: campaign's default."""
+    checkpoint_s: float | None = None
+    """For which a checkpoint stops the training."""
+    restart_s: float | None = None
+    """From a failure to the first new step."""
     network_gb_per_s: float | None = None
     """A device's share of the network in one direction, where the catalogue has none or the host another."""
     measured_tflops: float | None = None
@@ -282,6 +288,12 @@ def _towers(subject: Subject, chip: Chip, best: Candidate, tokens_per_step: int,
 
 
 def _campaign(question: Question, model: Model, devices: int, step_ns: int, tokens_per_step: int) -> dict[str, Any]:
+    told = {
+        "device_mtbf_s": None if question.device_mtbf_hours is None else question.device_mtbf_hours * S_PER_HOUR,
+        "checkpoint_s": question.checkpoint_s,
+        "restart_s": question.restart_s,
+    }
+    reliability = campaign.goodput(devices, **{name: value for name, value in told.items() if value is not None})
     run = campaign.campaign(
         active_params=model.active_params,
         tokens=question.tokens or 0,
@@ -289,6 +301,7 @@ def _campaign(question: Question, model: Model, devices: int, step_ns: int, toke
         step_s=step_ns / 1e9,
         devices=devices,
         usd_per_device_hour=question.usd_per_device_hour,
+        reliability=reliability,
     )
     return dataclasses.asdict(run)
 

@@ -56,6 +56,11 @@ def test_a_preset_is_ranked_and_priced():
     days = 15e12 / said["tokens_per_step"] * said["predicted_ns"] / 1e9 / 86400 / run_of["goodput"]["share"]
     assert run_of["days"] == pytest.approx(days)
     assert run_of["usd"] == pytest.approx(2 * run_of["device_hours"]) == pytest.approx(2 * days * 24 * 512)
+    frail = ("--mtbf", 1000, "--checkpoint", 60, "--restart", 300)
+    often = asked("llama-3-70b", "--hardware", "h100_sxm", "--devices", 512, "--tokens", "15T", *frail)["campaign"]
+    assert often["goodput"]["mtbf_s"] == pytest.approx(1000 * 3600 / 512)
+    assert often["days"] > run_of["days"]
+    assert often["usd"] is None
     assert said["assumed"] == ["steps of 4,194,304 tokens (--batch-tokens)"]
 
 
