@@ -7,7 +7,7 @@ import polars as pl
 
 from tracegap.reports import people, theme
 from tracegap.reports.buckets import BUCKETS, BY_COLUMN
-from tracegap.reports.comparison_words import devices_differ, doubt, first_fix, headline, shown, split
+from tracegap.reports.comparison_words import devices_differ, doubt, first_fix, headline, shown, split, title
 
 _VERDICTS = {"slower": ("slower", theme.ORANGE), "faster": ("faster", theme.BLUE), "same": ("no change", theme.GREY)}
 
@@ -18,6 +18,7 @@ def describe(c: dict[str, Any]) -> dict[str, Any]:
     return {
         "c": c,
         "simulated": bool(c["before"]["simulated"] or c["after"]["simulated"]),
+        "title": title(c["after"]),
         "headline": headline(c),
         "verdict": _VERDICTS[c["verdict"]][0],
         "doubt": doubt(c),

@@ -32,6 +32,11 @@ def doubt(c: dict[str, Any]) -> str:
     return f"95% interval: {people.signed_duration(low)} to {people.signed_duration(high)}"
 
 
+def title(side: dict[str, Any]) -> str:
+    """Job, devices and number of steps of a side."""
+    return f"{side['title'].rsplit(' · ', 1)[0]} · {people.plural(side['steps'], 'step')}"
+
+
 def devices_differ(c: dict[str, Any]) -> str | None:
     """That the two sides ran on different devices; None where they did not. Titles end in devices and steps."""
     before, after = (c[side]["title"].rsplit(" · ", 2)[-2] for side in ("before", "after"))

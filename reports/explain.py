@@ -59,7 +59,7 @@ class Explanation:
                 if where and where["rank"] is not None
                 else ""
             )
-            yield f"  {bucket.title:<24} {people.signed_duration(ns):>8}   {bucket.meaning}{rank}"
+            yield f"  {bucket.title:<28} {people.signed_duration(ns):>8}   {bucket.meaning}{rank}"
         for op in self.operations[:3]:
             yield f"  operation {op['operation']}: {people.signed_duration(op['delta_ns'])}"
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tracegap.reports import people
 from tracegap.reports.buckets import BUCKETS, Bucket
-from tracegap.reports.comparison_words import devices_differ, first_fix, shown, verdict_words
+from tracegap.reports.comparison_words import devices_differ, first_fix, shown, title, verdict_words
 from tracegap.reports.summary import Summary, snapshot, summarize
 
 _BAR = 24  # characters of a bar as long as the step
@@ -54,8 +54,8 @@ def run_summary(con: duckdb.DuckDBPyConnection, run_id: str) -> RenderableType:
     return _Trimmed(*parts)
 
 
-def _title(title: str, simulated: bool) -> Text:
-    said = Text(title)
+def _title(words: str, simulated: bool) -> Text:
+    said = Text(words)
     if simulated:
         said.append("  SIMULATED", style="bold yellow")
     return said
@@ -111,7 +111,7 @@ def comparison(compared: Any, *, all_config: bool = False, page: str | None = No
         page: where its page is, to be named at the end.
     """
     c = compared.as_dict()
-    parts: list[RenderableType] = [_title(c["after"]["title"], c["before"]["simulated"] or c["after"]["simulated"])]
+    parts: list[RenderableType] = [_title(title(c["after"]), c["before"]["simulated"] or c["after"]["simulated"])]
     parts.append(Text(verdict_words(c), style="bold"))
     differ = devices_differ(c)
     if differ is not None:

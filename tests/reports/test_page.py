@@ -200,6 +200,10 @@ def test_the_index_links_runs_to_their_pages(site: Path, visit: Any) -> None:
     assert "214 buckets" in tab.locator("tr", has_text="job/mon").inner_text()
     assert tab.locator("td .tag").count() == 1
     assert tab.locator("img").count() == 0
+    assert "mon-0.json" not in tab.locator("main").inner_text()  # of several files none stands for the run
+    assert f"{HOSTILE.rsplit('/', 1)[-1]}-0.json" in tab.locator("td .aside", has_text="-0.json").inner_text()
+    box = tab.locator(".wide").evaluate("e => [e.scrollWidth <= e.clientWidth, e.scrollHeight <= e.clientHeight]")
+    assert box == [True, True]
     tab.get_by_role("link", name="empty").click()
     assert tab.title() == "empty · tracegap"
 
@@ -223,6 +227,42 @@ def test_a_comparison_page(tmp_path: Path, visit: Any) -> None:
     assert "42.0% → 38.1%" in tab.locator(".number").nth(2).inner_text()
     parts = tab.locator("#parts tbody tr td:nth-child(4)").evaluate_all("cells => cells.map(c => Number(c.dataset.v))")
     assert sum(parts[:-1]) == parts[-1] == 38_100_000
+
+
+def test_a_comparison_names_other_devices_and_splits_only_what_adds_up(tmp_path: Path, visit: Any) -> None:
+    compared = comparison()
+    compared.values["before"] |= {"title": "llama-8b · 8 × A100 SXM 80GB · 20 steps"}
+    operation = compared.values["operations"][0] | {"by_calls_ns": 9_850_000, "by_time_a_call_ns": -8_420_000}
+    compared.values["operations"].append(operation | {"operation": "both ways", "delta_ns": 1_430_000})
+    tab = visit(page.render_compare(compared, tmp_path / "compare.html"))
+    assert "8 × A100 SXM 80GB before, 8 × H100 SXM after" in tab.locator("header .doubt").inner_text()
+    assert not tab.locator("header .todo").count()  # configuration is not what differs most
+    cells = tab.locator("#changed tr", has_text="both ways").locator("td").all_inner_texts()
+    assert cells[3:6] == ["+1.43 ms", "–", "–"]
+    cells = tab.locator("#changed tbody tr").first.locator("td").all_inner_texts()
+    assert cells[3:6] == ["+1 ns", "+1 ns", "0 ns"]
+
+
+def test_labels_of_the_waterfall_stand_clear_of_its_names(con: Con, make_run: Make, tmp_path: Path, visit: Any) -> None:
+    """A bar over nearly all of the step, from its start on."""
+    make_run(ranks=1)
+    con.execute("update steps set wall_ns = wall_ns * 50, idle_host_ns = wall_ns * 50 - 900000").fetchall()
+    con.execute("update steps set compute_ns = 0, exposed_comm_ns = 0").fetchall()
+    for width in (390, 1160):
+        tab = visit(page.render_run(con, "job/mon", tmp_path / "p.html"), viewport={"width": width, "height": 900})
+        spans = tab.locator("#waterfall svg").evaluate(
+            """svg => {
+                const boxes = kind => [...svg.querySelectorAll(kind)].map(e => e.getBoundingClientRect());
+                const right = Math.max(...boxes(".role-axis-label text").filter(b => b.left < 150).map(b => b.right));
+                const labels = boxes(".mark-text.role-mark text");
+                return [right, Math.min(...labels.map(b => b.left)), Math.max(...labels.map(b => b.right)),
+                        svg.getBoundingClientRect().right, labels.length];
+            }"""
+        )
+        names_end, first, last, edge, count = spans
+        assert count == len(COLUMNS)
+        assert names_end < first
+        assert last <= edge + 1
 
 
 def test_a_comparison_without_a_difference(tmp_path: Path, visit: Any) -> None:

@@ -9,6 +9,7 @@ from tracegap.ingest import store
 from tracegap.ingest.errors import StoreError
 from tracegap.reports import terminal
 from tracegap.reports.buckets import COLUMNS
+from tracegap.reports.explain import Explanation
 
 Con = duckdb.DuckDBPyConnection
 Make = Callable[..., None]
@@ -30,6 +31,7 @@ class Compared:
         side = {
             "title": "llama-8b · 8 × H100 SXM · 20 steps",
             "simulated": False,
+            "steps": 20,
             "mfu": 0.42,
             "modelled_share_frac": 0.97,
         }
@@ -112,6 +114,28 @@ def test_runs_on_different_devices_say_so_and_name_no_fix() -> None:
     text = said(terminal.comparison(compared))
     assert "The devices differ: 8 × A100 SXM 80GB before, 8 × H100 SXM after." in one_line(text)
     assert "fix first" not in text
+
+
+def test_one_step_is_not_steps() -> None:
+    compared = Compared()
+    compared.values["after"] = compared.values["after"] | {"title": "llama-8b · 8 × H100 SXM · 1 steps", "steps": 1}
+    assert said(terminal.comparison(compared)).splitlines()[0] == "llama-8b · 8 × H100 SXM · 1 step"
+
+
+def test_an_explanation_speaks_as_the_pages_do() -> None:
+    found = Explanation(
+        run_id="job/mon", step=3, simulated=False, wall_ns=9_000_000, neighbours=[1, 2], usual_ns=10_000_000,
+        buckets=dict.fromkeys(COLUMNS, 0) | {"comm_wait_ns": -1_200_000, "idle_host_ns": 200_000},
+        ranks=[{"rank": 1, "bucket": "comm_wait_ns", "delta_ns": -2_000_000}],
+        operations=[{"operation": "all_reduce", "delta_ns": -1_200_000}],
+    )  # fmt: skip
+    first, *lines = found.lines()
+    assert "1.00 ms (10.0%) faster than its 2 neighbours" in first
+    assert lines == [
+        "  waiting for the last rank    −1.20 ms   exposed communication before the last rank arrived; most on rank 1 (−2.00 ms)",
+        "  host too slow                 +200 µs   nothing runs: the host had not begun to launch the next operation",
+        "  operation all_reduce: −1.20 ms",
+    ]
 
 
 def test_all_configuration_on_demand() -> None:
