@@ -49,7 +49,7 @@ def _gradients(step: Step) -> Iterator[Message]:
             ):
                 yield Message(axes=axes, collective=kind, calls=step.layers, message_bytes=each * size, behind=behind)
         else:
-            yield from _gathered(step, axes, expert=expert)
+            yield from _gathered(step, axes, expert=expert, of=step.size.fsdp)
 
 
 def _fully_sharded(step: Step) -> Iterator[Message]:
@@ -60,9 +60,10 @@ def _fully_sharded(step: Step) -> Iterator[Message]:
             yield from _gathered(step, axes, expert=expert)
 
 
-def _gathered(step: Step, axes: tuple[str, ...], *, expert: bool) -> Iterator[Message]:
-    each = device_params(step, expert=expert) / step.layers
-    scattered = device_params(step, expert=expert, trained=True) / step.layers
+def _gathered(step: Step, axes: tuple[str, ...], *, expert: bool, of: int = 1) -> Iterator[Message]:
+    """Messages of one of the axes over which weights are sharded; `of`: into how many parts the others split them."""
+    each = device_params(step, expert=expert) / step.layers / of
+    scattered = device_params(step, expert=expert, trained=True) / step.layers / of
     calls = step.layers * step.microbatches
     yield Message(
         axes=axes,

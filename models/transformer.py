@@ -111,25 +111,32 @@ def cache_bytes(model: Model, seq: int, bytes_per_elem: float, *, tensor: int = 
 
 
 def saved_values_per_token(model: Model) -> float:
-    """Values that a layer keeps for backward, a token [Y9], mean over the layers: 20 D for a gated MLP of F = 4 D.
+    """Values that a layer keeps for backward, a decoder token [Y9], mean over the layers of decoder and encoder.
 
-    Inputs and outputs of two norms; q, k, v and attention's output; what goes in and out of the MLP's nonlinearity;
-    of experts the same for each chosen one, with its copy of the token; of a scan its five inputs and outputs.
+    20 D for a gated MLP of F = 4 D: inputs and outputs of two norms; q, k, v and attention's output; what goes in and
+    out of the MLP's nonlinearity. Of experts the same for each chosen one, with its copy of the token; of a scan its
+    five inputs and outputs; of attention to an encoder the same as of the decoder's own, with the encoder's keys.
     """
+    d, share = model.hidden, model.encoder_share
     expert = MLP_MATRICES[model.mlp] * (model.ffn if model.expert_ffn is None else model.expert_ffn)
-    mixture = model.experts_per_token * (expert + model.hidden) + model.shared_experts * expert
+    mixture = model.experts_per_token * (expert + d) + model.shared_experts * expert
+    dense = MLP_MATRICES[model.mlp] * model.ffn
+    queries, keys = 2 * model.heads * model.head_width, 2 * model.kv_head_count * model.head_width
     if model.kv_rank:
-        attention = model.heads * (2 * model.qk_width + 2 * model.v_width) + model.q_rank + model.kv_rank
-    else:
-        attention = 2 * (model.heads + model.kv_head_count) * model.head_width
+        queries = model.heads * (2 * model.qk_width + 2 * model.v_width) + model.q_rank
+        keys = model.kv_rank
+    blocks = 2 if model.ffn or model.experts else 1
     kept = (
-        model.attention_layers * attention
+        2 * blocks * d * model.layers
+        + model.attention_layers * (queries + keys)
         + (model.layers - model.attention_layers) * 5 * model.inner
-        + (model.layers - model.moe_layers) * MLP_MATRICES[model.mlp] * model.ffn
+        + (model.layers - model.moe_layers) * dense
         + model.moe_layers * mixture
     )
-    blocks = 2 if model.ffn or model.experts else 1
-    return 2 * blocks * model.hidden + kept / model.layers
+    if model.encoder_layers:
+        kept += model.layers * (2 * d + queries + keys * share)
+        kept += model.encoder_layers * share * (2 * blocks * d + queries + keys + dense)
+    return kept / (model.layers + model.encoder_layers)
 
 
 @quantity("einsum_flops", "M2")

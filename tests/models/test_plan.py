@@ -123,6 +123,34 @@ def test_zero_stages(zero: int, states: tuple[float, ...]) -> None:
         assert (fsdp.memory, fsdp.predicted_ns) == (memory, got.predicted_ns)
 
 
+def test_weights_sharded_over_two_axes_are_gathered_in_two_steps() -> None:
+    """Over data a part of an eighth of an fsdp rank, then over fsdp the whole."""
+    got = plan(MODEL, H100, {"data": 2, "fsdp": 4}, 64_000, Recipe(zero=3))
+    sent = {(item.axis, item.collective): item.message_bytes * item.calls / PARAMS for item in got.traffic}
+    assert sent == pytest.approx(
+        {
+            ("data", Kind.ALL_GATHER): 1,
+            ("data", Kind.REDUCE_SCATTER): 0.5,
+            ("fsdp", Kind.ALL_GATHER): 4,
+            ("fsdp", Kind.REDUCE_SCATTER): 2,
+        }
+    )
+    assert got.memory.states == 16 * PARAMS / 8
+
+
+def test_an_encoder_keeps_its_own_activations() -> None:
+    both = replace(MODEL, encoder_layers=4, encoder_seq=1000)
+    # A token of the decoder: its layers, with attention to the encoder 6 D more; two of the encoder's tokens
+    decoder = 20_000 + 2 * 1000 + 2 * 1000 + 2 * 2 * 1000
+    assert saved_values_per_token(both) == (4 * decoder + 4 * 2 * 20_000) / 8
+    # Cross-attention's keys and values come of encoder tokens
+    layer = 16_000_000
+    products = 4 * (layer + 2 * 1_000_000 + 2 * 2 * 1_000_000) + 2 * 4 * layer + 10_000_000
+    assert both.matmul_params == products
+    keys = 4 * 500 + 4 * 2 * 1000 + 4 * 1000
+    assert forward_flops(both, 1000).attention == 1000 * 4 * keys * 1000
+
+
 def test_experts_are_split_and_everything_else_is_not() -> None:
     dense = 4 * (4 * 1_000_000 + 8000) + 2 * 10_000_000  # attention, router, both ends
     experts = 8 * 4 * 3 * 4_000_000
