@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DONE, CHECK_FAILED, WRONG_USE, SOME_UNREADABLE = 0, 1, 2, 3
 """Exit status (design, section 5)."""
+_NO_TRACE = "no trace found: files end in .json, .pb, .sqlite or .nsys-rep, also .gz or .zst"
 _PIPE_WIDTH = 160  # columns of tables that are not for a terminal
 
 
@@ -43,6 +44,11 @@ class Group(click.Group):
             # The reader of our output has gone (`| head`): not an error. Python must not complain at exit either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(DONE)
+        except OSError as e:
+            if ctx.params.get("debug"):
+                traceback.print_exc()
+            click.echo(f"tracegap: {e.filename or 'file'}: {e.strerror or e}", err=True)
+            ctx.exit(WRONG_USE)
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -76,6 +82,28 @@ def _show(renderable: Any) -> None:
 
 
 @contextlib.contextmanager
+def _opened(path: Path | None, *, read_only: bool = False, made: bool = True) -> "Iterator[duckdb.DuckDBPyConnection]":
+    """The store; says so where another process makes it wait. `made`: it is made where it is missing."""
+    from tracegap.ingest.errors import StoreBusy
+    from tracegap.ingest.store import open_store, require_store
+
+    if not made:
+        require_store(path)
+    with contextlib.ExitStack() as stack:
+        try:
+            con = stack.enter_context(open_store(path, read_only=read_only, wait_s=0.5))
+        except StoreBusy:
+            click.echo("tracegap: waiting for another process that holds the store", err=True)
+            con = stack.enter_context(open_store(path, read_only=read_only))
+        yield con
+
+
+def _any_path(arguments: Sequence[str]) -> bool:
+    """Whether an argument may be a path or URL of traces, rather than a run of the store."""
+    return any(Path(a).exists() or "://" in a or "*" in a for a in arguments)
+
+
+@contextlib.contextmanager
 def _progress() -> "Iterator[Callable[[Source], None]]":
     """Names the file at work on a terminal; silent in a pipe."""
     if not sys.stderr.isatty():
@@ -96,7 +124,8 @@ def _ingest(
 
     with _progress() as progress:
         results = ingest_paths(con, paths, run=run, part=part, progress=progress)
-        join.evaluate_stale(con, [r.run_id for r in results if r.run_id and r.status in ("ok", "partial")])
+        join.prepare(con)
+        join.evaluate_stale(con, [r.run_id for r in results if r.run_id])
     return results
 
 
@@ -142,9 +171,7 @@ def ingest(
 
     Example: tracegap ingest nightly/2026-11-30 s3://traces/llama-8b/ 'old/*/rank*.tar.gz'
     """
-    from tracegap.ingest.store import open_store
-
-    with open_store(store) as con:
+    with _opened(store) as con:
         results = _ingest(con, paths, run, part)
     if as_json:
         runs = list(dict.fromkeys(r.run_id for r in results if r.run_id))
@@ -181,10 +208,9 @@ def report(ctx: click.Context, runs: tuple[str, ...], out: Path | None, store: P
 
     Example: tracegap report traces/step-1000 -o page.html
     """
-    from tracegap.ingest.store import open_store
     from tracegap.reports import names, page, terminal
 
-    with open_store(store) as con:
+    with _opened(store, made=_any_path(runs)) as con:
         run_ids, status = _run_ids(con, runs)
         pages = {}
         for run_id in run_ids:
@@ -223,10 +249,9 @@ def compare(
     Example: tracegap compare nightly/mon nightly/tue --fail-over 5%
     """
     limit = _percent(fail_over) if fail_over is not None else None
-    from tracegap.ingest.store import open_store
     from tracegap.reports import compare as comparing
 
-    with open_store(store) as con:
+    with _opened(store, made=_any_path((before, after))) as con:
         sides = []
         status = DONE
         for argument in (before, after):
@@ -270,11 +295,10 @@ def history(job: str | None, store: Path | None, as_json: bool) -> None:
 
     Example: tracegap history llama-8b
     """
-    from tracegap.ingest.store import open_store
     from tracegap.reports import history as nights
     from tracegap.reports import tables
 
-    with open_store(store, read_only=True) as con:
+    with _opened(store, read_only=True) as con:
         rows = nights.history(con, job)
     if as_json:
         _dump([r.as_dict() for r in rows])
@@ -290,18 +314,21 @@ def history(job: str | None, store: Path | None, as_json: bool) -> None:
 def sql(query: str, form: str, store: Path | None, as_json: bool) -> None:
     """Run a query on the store, read-only and without access to files or the network.
 
+    `tracegap schema` lists the tables, views and columns.
+
     Example: tracegap sql "select name, sum(gap_ns) from op_gap group by 1 order by 2 desc limit 10"
     """
     import duckdb
 
-    from tracegap.ingest.store import open_store
     from tracegap.reports import tables
 
-    with open_store(store, read_only=True) as con:
+    with _opened(store, read_only=True) as con:
         con.execute("set enable_external_access = false; set lock_configuration = true").fetchall()
         try:
             cursor = con.execute(query)
-            names = [c[0] for c in cursor.description or []]
+            if cursor is None or cursor.description is None:
+                raise TracegapError("the query is empty")
+            names = [c[0] for c in cursor.description]
             rows = cursor.fetchall()
         except duckdb.Error as e:
             raise TracegapError(f"the query failed: {e}") from e
@@ -315,6 +342,23 @@ def sql(query: str, form: str, store: Path | None, as_json: bool) -> None:
         writer.writerows(rows)
     else:
         _show(tables.table(names, rows))
+
+
+@cli.command()
+@click.argument("table", required=False)
+@_json_option
+def schema(table: str | None, as_json: bool) -> None:
+    """List tables and views of the store, or the columns of one with their units and meaning.
+
+    Example: tracegap schema step_gap
+    """
+    from tracegap.reports import dictionary, tables
+
+    rows = dictionary.columns(table) if table else dictionary.relations()
+    if as_json:
+        _dump([dict(zip(row._fields, row, strict=True)) for row in rows])
+    else:
+        _show(tables.table(rows[0]._fields, rows))
 
 
 @cli.command()
@@ -465,6 +509,8 @@ def doctor(ctx: click.Context, paths: tuple[str, ...], as_json: bool) -> None:
     else:
         for r in reports:
             click.echo("\n".join(r.lines()))
+        if not reports:
+            click.echo(_NO_TRACE)
     ctx.exit(DONE if all(r.sound for r in reports) else SOME_UNREADABLE)
 
 
@@ -478,10 +524,9 @@ def explain(run: str, step: int, store: Path | None, as_json: bool) -> None:
 
     Example: tracegap explain llama-8b/mon --step 17
     """
-    from tracegap.ingest.store import open_store
     from tracegap.reports import explain as explaining
 
-    with open_store(store, read_only=True) as con:
+    with _opened(store, read_only=True) as con:
         result = explaining.explain(con, run, step)
     if as_json:
         _dump(result.as_dict())
@@ -499,10 +544,9 @@ def view(run: str, out: Path, store: Path | None, as_json: bool) -> None:
 
     Example: tracegap view llama-8b/mon
     """
-    from tracegap.ingest.store import open_store
     from tracegap.reports import viewers
 
-    with open_store(store, read_only=True) as con:
+    with _opened(store, read_only=True) as con:
         laid = viewers.lay_out(con, run, out)
     if as_json:
         _dump([v.as_dict() for v in laid])
