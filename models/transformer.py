@@ -126,7 +126,7 @@ def saved_values_per_token(model: Model) -> float:
         queries = model.heads * (2 * model.qk_width + 2 * model.v_width) + model.q_rank
         keys = model.kv_rank
     blocks = 2 if model.ffn or model.experts else 1
-    kept = (
+    kept: float = (
         2 * blocks * d * model.layers
         + model.attention_layers * (queries + keys)
         + (model.layers - model.attention_layers) * 5 * model.inner
