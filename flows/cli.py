@@ -116,14 +116,18 @@ def _progress() -> "Iterator[Callable[[Source], None]]":
 
 
 def _ingest(
-    con: "duckdb.DuckDBPyConnection", paths: Sequence[str | Path], run: str | None = None, part: str | None = None
+    con: "duckdb.DuckDBPyConnection",
+    paths: Sequence[str | Path],
+    run: str | None = None,
+    part: str | None = None,
+    workers: int | None = None,
 ) -> "list[Ingested]":
     """Ingests and evaluates what changed."""
     from tracegap.ingest.pipeline import ingest_paths
     from tracegap.reports import join
 
     with _progress() as progress:
-        results = ingest_paths(con, paths, run=run, part=part, progress=progress)
+        results = ingest_paths(con, paths, run=run, part=part, workers=workers, progress=progress)
         join.prepare(con)
         join.evaluate_stale(con, [r.run_id for r in results if r.run_id])
     return results
@@ -161,18 +165,29 @@ def _run_ids(con: "duckdb.DuckDBPyConnection", arguments: Sequence[str]) -> tupl
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--run", help="Name of the run that all the traces belong to.")
 @click.option("--hardware", "part", help="Part that ran, by catalogue id, where the traces do not name it.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Processes that read large files, a file each.  [default: as many as processors]",
+)
 @_store_option
 @_json_option
 @click.pass_context
 def ingest(
-    ctx: click.Context, paths: tuple[str, ...], run: str | None, part: str | None, store: Path | None, as_json: bool
+    ctx: click.Context,
+    paths: tuple[str, ...],
+    run: str | None,
+    part: str | None,
+    workers: int | None,
+    store: Path | None,
+    as_json: bool,
 ) -> None:
     """Read traces into the store: files, folders, patterns, archives, URLs (s3://, gs://, https://, ...).
 
     Example: tracegap ingest nightly/2026-11-30 s3://traces/llama-8b/ 'old/*/rank*.tar.gz'
     """
     with _opened(store) as con:
-        results = _ingest(con, paths, run, part)
+        results = _ingest(con, paths, run, part, workers)
     if as_json:
         runs = list(dict.fromkeys(r.run_id for r in results if r.run_id))
         keys = ("path", "status", "format", "rank", "ops", "run_id", "diagnostics", "error")
