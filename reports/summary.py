@@ -309,11 +309,11 @@ having bool_and(d.hardware is null and d.hbm_bytes_per_s is null)
 
 def why_unknown(con: duckdb.DuckDBPyConnection, run_id: str) -> str:
     """Why most of what has no known cost has none."""
-    parts = _row(con, _UNKNOWN_PARTS, run_id)
+    parts, why = _row(con, _UNKNOWN_PARTS, run_id), _row(con, _WHY_UNKNOWN, run_id)
+    said = [why["unknown_because"]] if why and not (parts and why["unknown_because"].startswith("unknown part")) else []
     if parts is not None:
-        return f"{parts['why'] or 'unknown part'}; name it as “hardware” in manifest.toml"
-    why = _row(con, _WHY_UNKNOWN, run_id)
-    return why["unknown_because"] if why else "no operation has a known cost"
+        said.append(f"{parts['why'] or 'unknown part'}; name it as “hardware” in manifest.toml")
+    return "; and ".join(said) or "no operation has a known cost"
 
 
 def _row(con: duckdb.DuckDBPyConnection, sql: str, run_id: str) -> dict[str, Any] | None:

@@ -171,7 +171,11 @@ def build(ctx: Context) -> Section:
         )
     else:
         sentence += " The readers lost, repaired and doubt nothing."
-    return Section(title="Can these numbers be trusted", sentence=sentence.strip(), figures=figures)
+    return Section(
+        title="Can these numbers be trusted",
+        sentence=sentence.strip(),
+        figures=[figure for figure in figures if len(figure.table)],
+    )
 
 
 def _dash(value: str | None) -> str:

@@ -78,6 +78,11 @@ union all by name
 select * from corners
 order by what desc, time_ns desc nulls last, name, flops_per_byte
 """
+_BYTES = """
+select count(*) as n
+from op_gap
+where run_id = $run_id and bytes > 0 and op_class not in ('collective', 'copy', 'memset')
+"""
 _WITHOUT = """
 select
     coalesce(sum(dur_ns) filter (flops > 0 and bytes > 0), 0) / nullif(sum(dur_ns), 0) as drawn_frac,
@@ -98,7 +103,11 @@ def build(ctx: Context) -> Section:
         return Section(
             title=title,
             sentence="There is no roofline: no operation of this run has both FLOPs and bytes known.",
-            todo="No shapes in this trace: record with record_shapes=True (torch.profiler) or keep the HLO (XSpace).",
+            todo=(
+                "Of some the bytes are known, but FLOPs of generated kernels are not in traces."
+                if ctx.query(_BYTES).rows["n"][0]
+                else "No shapes in this trace: record with record_shapes=True (torch.profiler) or keep the HLO (XSpace)."
+            ),
         )
     parts = ctx.query(_WITHOUT).rows.to_dicts()[0]
     drawn, flopless, unknown = (people.percent(parts[f"{k}_frac"]) for k in ("drawn", "no_arithmetic", "unknown"))

@@ -330,6 +330,19 @@ def test_the_largest_parts_are_not_empty_ones(con: Con, make_run: Make, anew: Ma
     assert built(con, waterfall).sentence.endswith("The largest is unknown cost (40.0 µs).")
 
 
+def test_what_is_missing_beside_the_part_is_said_too(con: Con, make_run: Make) -> None:
+    """Naming the part would not help alone."""
+    make_run(ranks=1)
+    con.execute(
+        "update devices set hbm_bytes_per_s = null, hardware = null, matched_by = 'no chip is called X'"
+    ).fetchall()
+    con.execute("delete from peaks").fetchall()
+    con.execute(
+        "update ops set flops = null, bytes = null, cost_note = 'no shapes' where op_class <> 'collective'"
+    ).fetchall()
+    assert "no shapes; and no chip is called X; name it as “hardware”" in built(con, operations).todo
+
+
 def test_the_peak_that_a_trace_states_is_called_so(con: Con, make_run: Make) -> None:
     make_run()
     con.execute("update peaks set source = 'trace', flops_per_s = 4.59e14").fetchall()
