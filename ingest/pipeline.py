@@ -116,14 +116,15 @@ def ingest_paths(
 def _large(
     con: duckdb.DuckDBPyConnection, found: Iterable[Source | Ingested], run: str | None, part: str | None
 ) -> dict[Path, str]:
-    """Large files of this machine that are not stored yet, with their trace ids."""
+    """Large files of this machine that are not stored yet, with their trace ids; none where there is only one."""
+    big = [path for path in found if isinstance(path, Path) and path.is_file()]
+    big = [path for path in big if path.stat().st_size >= BIG_BYTES and not is_archive(path)]
     large: dict[Path, str] = {}
-    for path in found:
-        if isinstance(path, Path) and path.is_file() and path.stat().st_size >= BIG_BYTES and not is_archive(path):
-            trace_id = store.sha256_of(path)[:16]
-            with contextlib.suppress(InputError):  # of its manifest, which is told when the file's turn comes
-                if trace_id not in large.values() and not _stored(con, trace_id, path, run, part):
-                    large[path] = trace_id
+    for path in big if len(big) > 1 else ():
+        trace_id = store.sha256_of(path)[:16]
+        with contextlib.suppress(InputError):  # of its manifest, which is told when the file's turn comes
+            if trace_id not in large.values() and not _stored(con, trace_id, path, run, part):
+                large[path] = trace_id
     return large
 
 
