@@ -55,7 +55,8 @@ class Examination:
         for d in self.devices:
             yield f"  device {d['device_id']}: {d['name'] or 'not named'}; {d['matched_by']}"
         yield f"  {self.ops:,} operations ({self.without_launch:,} without a launch in the file), {self.collectives:,} collectives"
-        yield f"  {self.host_events:,} host events; {self.steps} steps ({self.step_source})"
+        marked = f" ({self.step_source})" if self.step_source else ""
+        yield f"  {self.host_events:,} host events; {self.steps} {'step' if self.steps == 1 else 'steps'}{marked}"
         for d in self.diagnostics:
             place = f" ({d['where']})" if d["where"] else ""
             yield f"  {d['severity']}: {d['code']} × {d['count']}: {d['message']}{place}"

@@ -17,7 +17,7 @@ from tracegap.ingest import store
 from tracegap.ingest.intervals import apportion
 from tracegap.models import hardware
 from tracegap.models.errors import TracegapError
-from tracegap.models.units import human, human_ns
+from tracegap.models.units import human, human_ns, significant
 from tracegap.reports.buckets import BUCKETS, BY_COLUMN, COLUMNS
 from tracegap.reports.roles import role
 
@@ -29,6 +29,7 @@ _MAX_CAUSES = 8
 _MAX_OPERATIONS = 20
 _CAUSE_SHARE = 0.02  # a bucket is named as a cause from this part of the largest bucket's change
 
+_OF_THE_RECORDING = re.compile(r"(nsys|kineto|xspace|profiler)\b|hardware$")  # how it was recorded moves no bucket
 _CONFIG_OF_BUCKET = (
     (
         "bucket|ddp|fsdp|zero|nccl|comm|mesh|parallel|shard|topology|ranks|world|hosts|nodes",
@@ -261,6 +262,8 @@ def _causes(con: duckdb.DuckDBPyConnection, a: Side, b: Side, changed: list[str]
 
 
 def _can_move(key: str, bucket: str) -> bool:
+    if _OF_THE_RECORDING.match(key):
+        return False
     return any(bucket in moved and re.search(words, key, re.IGNORECASE) for words, moved in _CONFIG_OF_BUCKET)
 
 
@@ -334,7 +337,7 @@ def _comm_words(before: dict[str, Any] | None, after: dict[str, Any] | None) -> 
     if before["mean_bytes"] and after["mean_bytes"]:
         parts.append(f"{human(before['mean_bytes'], 'B')} → {human(after['mean_bytes'], 'B')}")
     if before["busbw"] and after["busbw"]:
-        parts.append(f"busbw {before['busbw']:.0f} → {after['busbw']:.0f} GB/s")
+        parts.append(f"busbw {significant(before['busbw'])} → {significant(after['busbw'])} GB/s")
     return ", ".join(parts)
 
 

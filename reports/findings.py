@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 
 from tracegap.ingest import store
-from tracegap.models.units import human, human_ns
+from tracegap.models.units import human, human_ns, significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ def _bucket_rule(kind: str, column: str, sentence: str, least: float = 0.01) -> 
 RULES = (
     Rule(
         kind="slow_communication",
-        sentence="{collective}[[ over {group_size} ranks]]: {calls:.0f} a step[[ of {mean_bytes:bytes} on average]]"
-        "[[, bus bandwidth {busbw:.1f} GB/s]]; {saves_ns:ns} a step exposed[[ beyond {known}]][[, {unknown}]]",
+        sentence="{collective}[[ over {ranks}]]: {calls:.0f} a step[[ of {mean_bytes:bytes} on average]]"
+        "[[, bus bandwidth {busbw:digits} GB/s]]; {exposed_ns:ns} a step exposed[[ beyond {known}]][[, {unknown}]]",
         sql=f"""
             {_TYPICAL},
             own as (
@@ -76,13 +76,17 @@ RULES = (
                 where g.run_id = $1
             )
             select coalesce(collective, 'communication of unknown kind') as collective, group_size,
+                   case when group_size is not null then group_size || if(group_size = 1, ' rank', ' ranks') end as ranks,
                    count(*) / any_value(devices) / any_value(steps) as calls, avg(message_bytes) as mean_bytes,
                    median(busbw_gb_per_s) as busbw,
                    case when bool_and(predicted and matched) then 'the minimum and waiting'
                         when bool_and(predicted) then 'the minimum' when bool_and(matched) then 'waiting' end as known,
                    case when not bool_and(matched) then 'waiting for ranks that are not matched included' end as unknown,
-                   cast(sum(share_ns - explained_ns) / any_value(devices) / any_value(steps) as bigint) as saves_ns, {_GRADE}
-            from own, size group by collective, group_size having saves_ns > 0.01 * any_value(wall_ns)
+                   cast(sum(share_ns - explained_ns) / any_value(devices) / any_value(steps) as bigint) as exposed_ns,
+                   -- Without a minimum nobody knows how much of it could go.
+                   case when bool_and(predicted) then exposed_ns end as saves_ns,
+                   case when exposed_ns > 0.05 * any_value(wall_ns) then 'high' else 'medium' end as severity
+            from own, size group by collective, group_size having exposed_ns > 0.01 * any_value(wall_ns)
         """,
     ),
     Rule(
@@ -302,7 +306,7 @@ RULES = (
     ),
     Rule(
         kind="few_steps",
-        sentence="only {steps} complete step(s): nothing marks the end of the last one, so what the host does after its last "
+        sentence="complete steps: {steps}. Nothing marks the end of the last one, so what the host does after its last "
         "operation is not in it; record three or more",
         sql="""
             select count(distinct step) as steps from steps
@@ -325,6 +329,7 @@ RULES = (
 
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "ns": lambda v: human_ns(float(v)),
+    "digits": lambda v: significant(float(v)),
     "bytes": lambda v: human(float(v), "B"),
     "name": lambda v: short_name(str(v)),
     "shapes": lambda v: short_shapes(str(v)),
