@@ -112,6 +112,9 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
     ends = starts + ops["dur_ns"].to_numpy()
     states = account.states_of(ops["op_class"])
     windows = found.windows
+    if found.source == steps.WHOLE_TRACE:
+        launched = ops["launch_ns"].is_not_null()
+        ops = ops.with_columns(step=pl.when(launched if launched.any() else True).then(pl.lit(0, dtype=pl.Int64)))
     if found.source == steps.INFERRED:
         at = np.searchsorted(windows.starts, starts, side="right") - 1
         ops = ops.with_columns(step=pl.Series(at).replace(-1, None).cast(pl.Int64))

@@ -259,3 +259,10 @@ def test_busbw_is_that_of_nccl_tests(con, kind):
         assert busbw is None
     else:
         assert busbw == pytest.approx(200.0 * bus_factor(kind, ranks))
+
+
+def test_without_marks_what_was_launched_belongs_to_the_one_step(con):
+    put(con, trace([op(0, 100, 50), op(1, 200, 50, launch_ns=None), op(2, 300, 10, "copy")]))
+    assert con.execute("select step from ops order by op_id").fetchall() == [(0,), (None,), (0,)]
+    put(con, trace([op(i, 100 * i, 50, launch_ns=None) for i in range(3)]), run="nothing-launched")
+    assert con.execute("select distinct step from ops where trace_id like 'nothing%'").fetchall() == [(0,)]
