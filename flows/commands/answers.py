@@ -1,0 +1,204 @@
+"""Answers out: `report`, `compare`, `history`, `explain`, `sql`, `schema`."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from tracegap.flows.shell import (
+    CHECK_FAILED,
+    DONE,
+    any_path,
+    cli,
+    dump,
+    json_option,
+    opened,
+    run_ids_of,
+    show,
+    store_option,
+)
+from tracegap.models.errors import TracegapError
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True)
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="The page, or for several runs a folder.")
+@store_option
+@json_option
+@click.pass_context
+def report(ctx: click.Context, runs: tuple[str, ...], out: Path | None, store: Path | None, as_json: bool) -> None:
+    """Write the page of a run: a name in the store, or paths of traces.
+
+    Example: tracegap report traces/step-1000 -o page.html
+    """
+    from tracegap.reports import names, page, terminal
+
+    with opened(store, made=any_path(runs)) as con:
+        run_ids, status = run_ids_of(con, runs)
+        pages = {}
+        for run_id in run_ids:
+            name = names.page_name(run_id)
+            target = out / name if out and (len(run_ids) > 1 or out.is_dir()) else out or Path(name)
+            pages[run_id] = page.render_run(con, run_id, target)
+            if not as_json:
+                show(terminal.run_summary(con, run_id))
+                click.echo(f"page: {pages[run_id]}")
+    if as_json:
+        dump({"pages": {k: str(v) for k, v in pages.items()}})
+    ctx.exit(status)
+
+
+@cli.command()
+@click.argument("before")
+@click.argument("after")
+@click.option("--fail-over", help="Exit with status 1 when the step got slower by more than this, such as 5%.")
+@click.option("--config", "all_config", is_flag=True, help="Show every configuration line that differs.")
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page.")
+@store_option
+@json_option
+@click.pass_context
+def compare(
+    ctx: click.Context,
+    before: str,
+    after: str,
+    fail_over: str | None,
+    all_config: bool,
+    out: Path | None,
+    store: Path | None,
+    as_json: bool,
+) -> None:
+    """Say what got slower between two runs, and why. A run is a name in the store or paths of traces.
+
+    Example: tracegap compare nightly/mon nightly/tue --fail-over 5%
+    """
+    limit = _percent(fail_over) if fail_over is not None else None
+    from tracegap.reports import compare as comparing
+
+    with opened(store, made=any_path((before, after))) as con:
+        sides = []
+        status = DONE
+        for argument in (before, after):
+            run_ids, got = run_ids_of(con, [argument])
+            status = max(status, got)
+            if len(run_ids) != 1:
+                raise TracegapError(
+                    f"{argument}: {len(run_ids)} runs ({', '.join(run_ids) or 'no trace'}); name one of them"
+                )
+            sides += run_ids
+        result = comparing.compare(con, *sides)
+    if as_json:
+        dump(result.as_dict())
+    else:
+        from tracegap.reports import terminal
+
+        show(terminal.comparison(result, all_config=all_config))
+    if out:
+        from tracegap.reports import page
+
+        click.echo(f"page: {page.render_compare(result, out)}", err=as_json)
+    if limit is not None and result.change_frac > limit and result.verdict == "slower":
+        click.echo(f"tracegap: {100 * result.change_frac:.2f}% slower, over the limit of {100 * limit:g}%", err=True)
+        ctx.exit(CHECK_FAILED)
+    ctx.exit(status)
+
+
+def _percent(text: str) -> float:
+    try:
+        return float(text.removesuffix("%")) / 100
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no percentage such as 5%", param_hint="--fail-over") from None
+
+
+@cli.command()
+@click.argument("job", required=False)
+@store_option
+@json_option
+def history(job: str | None, store: Path | None, as_json: bool) -> None:
+    """Step time and MFU of every run of a job, oldest first.
+
+    Example: tracegap history llama-8b
+    """
+    from tracegap.reports import history as nights
+    from tracegap.reports import tables
+
+    with opened(store, read_only=True) as con:
+        rows = nights.history(con, job)
+    if as_json:
+        dump([r.as_dict() for r in rows])
+    else:
+        show(tables.table(nights.HEADINGS, [r.cells() for r in rows]))
+
+
+@cli.command()
+@click.argument("run")
+@click.option("--step", type=int, required=True, help="The step that was slow.")
+@store_option
+@json_option
+def explain(run: str, step: int, store: Path | None, as_json: bool) -> None:
+    """Say why one step of a run was slower than its neighbours.
+
+    Example: tracegap explain llama-8b/mon --step 17
+    """
+    from tracegap.reports import explain as explaining
+
+    with opened(store, read_only=True) as con:
+        result = explaining.explain(con, run, step)
+    if as_json:
+        dump(result.as_dict())
+    else:
+        click.echo("\n".join(result.lines()))
+
+
+@cli.command()
+@click.argument("query")
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@store_option
+@json_option
+def sql(query: str, form: str, store: Path | None, as_json: bool) -> None:
+    """Run a query on the store, read-only and without access to files or the network.
+
+    `tracegap schema` lists the tables, views and columns.
+
+    Example: tracegap sql "select name, sum(gap_ns) from op_gap group by 1 order by 2 desc limit 10"
+    """
+    import duckdb
+
+    from tracegap.reports import tables
+
+    with opened(store, read_only=True) as con:
+        con.execute("set enable_external_access = false; set lock_configuration = true").fetchall()
+        try:
+            cursor = con.execute(query)
+            if cursor is None or cursor.description is None:
+                raise TracegapError("the query is empty")
+            names = [c[0] for c in cursor.description]
+            rows = cursor.fetchall()
+        except duckdb.Error as e:
+            raise TracegapError(f"the query failed: {e}") from e
+    if as_json or form == "json":
+        dump([dict(zip(names, row, strict=True)) for row in rows])
+    elif form == "csv":
+        import csv
+
+        writer = csv.writer(sys.stdout)
+        writer.writerow(names)
+        writer.writerows(rows)
+    else:
+        show(tables.table(names, rows))
+
+
+@cli.command()
+@click.argument("table", required=False)
+@json_option
+def schema(table: str | None, as_json: bool) -> None:
+    """List tables and views of the store, or the columns of one with their units and meaning.
+
+    Example: tracegap schema step_gap
+    """
+    from tracegap.reports import dictionary, tables
+
+    rows = dictionary.columns(table) if table else dictionary.relations()
+    if as_json:
+        dump([dict(zip(row._fields, row, strict=True)) for row in rows])
+    else:
+        show(tables.table(rows[0]._fields, rows))

@@ -1,0 +1,144 @@
+"""Without a trace: `hardware`, `plan`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tracegap.flows.shell import (
+    cli,
+    dump,
+    json_option,
+    show,
+)
+
+
+@cli.command()
+@click.argument("chip", required=False)
+@json_option
+def hardware(chip: str | None, as_json: bool) -> None:
+    """List the catalogue of parts, or show one with its sources.
+
+    Example: tracegap hardware h100_sxm
+    """
+    from tracegap.models import hardware as parts
+    from tracegap.reports import tables
+
+    rows = [c.row() for c in ([parts.get(chip)] if chip else parts.catalogue().values())]
+    if as_json:
+        dump(rows)
+    elif chip:
+        show(tables.table(["", chip], [(k, v) for k, v in rows[0].items() if v not in (None, "")]))
+    else:
+        columns = (
+            "id",
+            "name",
+            "bf16_tflops",
+            "fp8_tflops",
+            "hbm_gb",
+            "hbm_gbps",
+            "scaleup_gbps_per_dir",
+            "scaleup_max_domain",
+        )
+        show(tables.table(columns, [tuple(r[c] for c in columns) for r in rows]))
+
+
+def _number(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """A count as people write it: 300B, 15T, 4M, 524288."""
+    if text is None:
+        return None
+    scale = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}.get(text[-1:].lower())
+    try:
+        value = float(text[:-1]) * scale if scale else float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise click.BadParameter(f"{text!r} is no number such as 15T or 4194304", param=option)
+    return value
+
+
+@cli.command()
+@click.argument("model")
+@click.option("--hardware", "chip", help="Part, by catalogue id; of several, joined by commas, the slowest counts.")
+@click.option(
+    "--devices", type=click.IntRange(1), help="Devices to find the best meshes for; else the fewest that fit."
+)
+@click.option("--mesh", help="One mesh instead, such as fsdp=16,tensor=8; the last axis is the fastest.")
+@click.option("--batch-tokens", callback=_number, help="Tokens of a step, such as 4M.")
+@click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence.")
+@click.option("--tokens", callback=_number, help="Tokens to train on, such as 15T: days, device-hours, money.")
+@click.option("--price", type=click.FloatRange(0), help="USD a device-hour.")
+@click.option("--mtbf", type=click.FloatRange(0, min_open=True), help="Hours between failures of one device.")
+@click.option("--checkpoint", type=click.FloatRange(0, min_open=True), help="Seconds that a checkpoint stops training.")
+@click.option("--restart", type=click.FloatRange(0), help="Seconds from a failure to the next new step.")
+@click.option("--network", type=click.FloatRange(0, min_open=True), help="A device's share of the network, GB/s.")
+@click.option("--recompute", type=click.Choice(["none", "selective", "full"]), default="none", show_default=True)
+@click.option("--zero", type=click.IntRange(0, 3), default=0, help="ZeRO stage of data-parallel replicas.")
+@click.option("--schedule", default="1f1b", show_default=True, help="Pipeline schedule.")
+@click.option("--microbatches", type=click.IntRange(1), help="Of a replica in a step.")
+@click.option("--optimizer", default="adamw", show_default=True, help="Or adam8bit, sgd_momentum, adam_fp32.")
+@click.option("--math", "math_dtype", help="Dtype of matrix products, such as fp8; else the model's.")
+@click.option("--offload", multiple=True, help="To the host: optimizer, activations.")
+@click.option("--measured", type=click.FloatRange(0, min_open=True), help="TFLOP/s a device: can that be true?")
+@click.option("--scaling", is_flag=True, help="Also the best mesh of more and more devices.")
+@click.option("--serve", is_flag=True, help="Serve the model instead of training it.")
+@click.option("--prompt", type=click.IntRange(1), default=8192, show_default=True, help="Tokens; with --serve.")
+@click.option("--answer", type=click.IntRange(1), default=512, show_default=True, help="Tokens; with --serve.")
+@click.option("--weights", "weight_dtype", help="Dtype of served weights: bf16, fp8, int8, int4.")
+@click.option("--kv", "kv_dtype", help="Dtype of the cache.")
+@click.option("--page", "out", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page with charts.")
+@json_option
+def plan(model: str, chip: str | None, mesh: str | None, out: Path | None, as_json: bool, **asked: Any) -> None:
+    """Say what training or serving a model must cost, and on which mesh it is best, without any trace.
+
+    MODEL is a preset such as llama-3-70b, a Hugging Face config.json, or a manifest with [model], [mesh] and
+    tokens_per_step, as beside traces.
+
+    Example: tracegap plan llama-3-70b --hardware h100_sxm --devices 512 --tokens 15T --price 2.5
+    """
+    from tracegap.models.mesh import mesh_of
+    from tracegap.models.recipe import Recipe
+    from tracegap.reports import plan_text, planning
+
+    recipe = Recipe(
+        zero=asked["zero"],
+        recompute=asked["recompute"],
+        schedule=asked["schedule"],
+        microbatches=asked["microbatches"],
+        optimizer=asked["optimizer"],
+        math_dtype=asked["math_dtype"],
+        offload=tuple(asked["offload"]),
+    )
+    result = planning.answer(
+        planning.Question(
+            model=model,
+            hardware=chip,
+            devices=asked["devices"],
+            mesh=mesh_of(mesh) if mesh else None,
+            batch_tokens=None if asked["batch_tokens"] is None else round(asked["batch_tokens"]),
+            seq=asked["seq"],
+            tokens=asked["tokens"],
+            usd_per_device_hour=asked["price"],
+            device_mtbf_hours=asked["mtbf"],
+            checkpoint_s=asked["checkpoint"],
+            restart_s=asked["restart"],
+            network_gb_per_s=asked["network"],
+            measured_tflops=asked["measured"],
+            recipe=recipe,
+            serve=asked["serve"],
+            prompt=asked["prompt"],
+            answer=asked["answer"],
+            weight_dtype=asked["weight_dtype"],
+            kv_dtype=asked["kv_dtype"],
+            scaling=asked["scaling"] or out is not None,
+        )
+    )
+    if as_json:
+        dump(result)
+    else:
+        for part in plan_text.screen(result):
+            show(part)
+    if out:
+        from tracegap.reports import page
+
+        click.echo(f"page: {page.render_plan(result, out)}", err=as_json)

@@ -1,0 +1,112 @@
+"""Traces in: `ingest`, `doctor`, `view`."""
+
+from pathlib import Path
+
+import click
+
+from tracegap.flows.shell import (
+    DONE,
+    NO_TRACE,
+    SOME_UNREADABLE,
+    cli,
+    dump,
+    ingest_given,
+    json_option,
+    opened,
+    report_failures,
+    store_option,
+)
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, required=True)
+@click.option("--run", help="Name of the run that all the traces belong to.")
+@click.option("--hardware", "part", help="Part that ran, by catalogue id, where the traces do not name it.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Processes that read large files, a file each.  [default: as many as processors]",
+)
+@store_option
+@json_option
+@click.pass_context
+def ingest(
+    ctx: click.Context,
+    paths: tuple[str, ...],
+    run: str | None,
+    part: str | None,
+    workers: int | None,
+    store: Path | None,
+    as_json: bool,
+) -> None:
+    """Read traces into the store: files, folders, patterns, archives, URLs (s3://, gs://, https://, ...).
+
+    Example: tracegap ingest nightly/2026-11-30 s3://traces/llama-8b/ 'old/*/rank*.tar.gz'
+    """
+    with opened(store) as con:
+        results = ingest_given(con, paths, run, part, workers)
+    if as_json:
+        runs = list(dict.fromkeys(r.run_id for r in results if r.run_id))
+        keys = ("path", "status", "format", "rank", "ops", "run_id", "diagnostics", "error")
+        dump(
+            {
+                "run_id": runs[0] if len(runs) == 1 else None,
+                "runs": runs,
+                "traces": [{k: getattr(r, k) for k in keys} for r in results],
+            }
+        )
+    else:
+        for r in results:
+            if r.status != "failed":
+                rank = "" if r.rank is None else f" rank {r.rank}"
+                told = "already in the store" if r.status == "already" else f"{r.ops:,} operations"
+                click.echo(f"{r.path}: {r.format}{rank}, run {r.run_id}: {told}")
+        if not results:
+            click.echo(
+                "no trace found: files end in .json, .pb, .sqlite or .nsys-rep, also .gz or .zst; "
+                "archives in .zip, .tar, .tgz, .tar.gz or .tar.zst"
+            )
+    ctx.exit(report_failures(results))
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, required=True)
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, paths: tuple[str, ...], as_json: bool) -> None:
+    """Say what is in trace files and what is wrong with them; stores nothing.
+
+    Example: tracegap doctor rank3.pt.trace.json.gz
+    """
+    from tracegap.ingest import examine
+
+    reports = list(examine.examine_all(paths))
+    if as_json:
+        dump([r.as_dict() for r in reports])
+    else:
+        for r in reports:
+            click.echo("\n".join(r.lines()))
+        if not reports:
+            click.echo(NO_TRACE)
+    ctx.exit(DONE if all(r.sound for r in reports) else SOME_UNREADABLE)
+
+
+@cli.command()
+@click.argument("run")
+@click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("view"), show_default=True)
+@store_option
+@json_option
+def view(run: str, out: Path, store: Path | None, as_json: bool) -> None:
+    """Lay out a run's own traces for the viewers people know, and say how to open them.
+
+    Example: tracegap view llama-8b/mon
+    """
+    from tracegap.reports import viewers
+
+    with opened(store, read_only=True) as con:
+        laid = viewers.lay_out(con, run, out)
+    if as_json:
+        dump([v.as_dict() for v in laid])
+    else:
+        for v in laid:
+            click.echo(v.line())
