@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -120,26 +121,30 @@ class _Inflated(io.RawIOBase):
         super().close()
 
     def readinto(self, buffer: Any, /) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+        """Fills `buffer`, less only at the end; how many bytes they are."""
+        place, filled = memoryview(buffer), 0
+        for part in self._parts(len(place)):
+            place[filled : filled + len(part)] = part
+            filled += len(part)
+        return filled
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Exactly `size` bytes, fewer only at the end; all that is left for a negative `size`."""
-        wanted = sys.maxsize if size is None or size < 0 else size
-        parts, length = [], 0
-        while length < wanted:
+        return b"".join(self._parts(sys.maxsize if size is None or size < 0 else size))
+
+    def _parts(self, wanted: int) -> Iterator[memoryview]:
+        left = wanted
+        while left:
             if self._at == len(self._plain):
                 if self._done or self._error is not None:
                     break
                 self._plain, self._at = self._inflate(), 0
-            part = self._plain[self._at : self._at + wanted - length]
+            part = memoryview(self._plain)[self._at : self._at + left]
             self._at += len(part)
-            length += len(part)
-            parts.append(part)
-        if self._error is not None and (wanted == sys.maxsize or not length):
+            left -= len(part)
+            yield part
+        if self._error is not None and wanted in (sys.maxsize, left):
             raise self._error
-        return b"".join(parts)
 
     def unread(self, data: bytes) -> None:
         """Puts bytes back in front."""

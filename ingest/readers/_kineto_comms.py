@@ -10,7 +10,8 @@ import polars as pl
 
 from tracegap.ingest.classify.dtypes import DTYPES
 from tracegap.ingest.classify.kernel import collective_kind, collective_kind_of_call, kernel_dtype
-from tracegap.ingest.readers._kineto_events import NO_COMM, CommArgs, integer
+from tracegap.ingest.readers._kineto_columns import integer
+from tracegap.ingest.readers._kineto_events import NO_COMM, CommArgs
 from tracegap.ingest.readers._kineto_host import Names
 from tracegap.ingest.readers._kineto_ops import CpuOps, DeviceOps
 from tracegap.ingest.trace import COLLECTIVES

@@ -1,24 +1,21 @@
 """Blocks of Kineto events to columns, sorted by what they are: work of a device, spans of host threads, samples."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import compress, islice
 from operator import attrgetter
+from sys import intern
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracegap.ingest.hosttree import pair
+from tracegap.ingest.readers._kineto_columns import NONE, Columns, Ids, Ints, integer, positive_ids, whole_numbers
 from tracegap.ingest.readers._kineto_json import Block
 from tracegap.ingest.readers._kineto_schema import Args, Event
 from tracegap.ingest.readers._kineto_spool import SPAN, Spool
-
-Ints = NDArray[np.int64]
-NONE = -1
-"""No such id, in columns of ids (which are positive) and of rows."""
 
 
 class Role(IntEnum):
@@ -79,62 +76,30 @@ def _role(ph: Any, cat: Any) -> Role:
     return Role.IGNORED if ph in ("s", "f", "t", "M") else Role.LOOK
 
 
-class Ids(dict[Any, int]):
-    """Numbers values in the order in which they come."""
-
-    def __missing__(self, key: Any) -> int:
-        self[key] = number = len(self)
-        return number
-
-    def of(self, values: Sequence[Any], *beside: Sequence[Any]) -> NDArray[np.int32]:
-        """The number of each value; with more sequences, of each tuple. Lists and objects are numbered by their text."""
-        try:
-            keys = zip(values, *beside, strict=True) if beside else values
-            return np.fromiter(map(self.__getitem__, keys), np.int32, len(values))
-        except TypeError:
-            return self.of(*([str(v) if isinstance(v, list | dict) else v for v in part] for part in (values, *beside)))
-
-
-def integer(value: Any) -> int | None:
-    """A whole number that fits 64 bits, from a JSON number or its text; else None."""
-    if isinstance(value, str):
-        try:
-            value = int(value, 0)
-        except ValueError:
-            return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if isinstance(value, int) and -(2**63) <= value < 2**63 else None
-
-
-def _ids(values: list[Any]) -> Ints:
-    """Ids as a column: positive ones as they are, all else NONE (correlation 0 means that there is none)."""
-    if {*map(type, values)} != {int} or max(values) >= 2**63:
-        values = [NONE if v is None or (number := integer(v)) is None else number for v in values]
-    column = np.array(values, np.int64)
-    return np.where(column > 0, column, NONE)
-
-
-class Columns:
-    """Growing columns: lists of arrays, joined once at the end."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-        self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
-
-    def add(self, **parts: NDArray[Any]) -> None:
-        """Appends an array of the same length to each column."""
-        for name, part in parts.items():
-            self._parts[name].append(part)
-
-    def joined(self) -> dict[str, NDArray[Any]]:
-        """All columns, taken out; those without a row are empty."""
-        kind = {True: np.bool_, False: np.int64}
-        parts, self._parts = self._parts, {name: [] for name in self.names}
-        return {n: np.concatenate(p) if p else np.zeros(0, kind[n.startswith("has_")]) for n, p in parts.items()}
-
-
 _NEVER = 2**62
+
+
+NO_INPUTS = b"\0" * 4
+"""Inputs of which nothing is recorded."""
+
+
+class _Part(NamedTuple):
+    """Some events of a block, with their numbers, roles and times in ns."""
+
+    events: list[Event]
+    order: Ints
+    role: NDArray[np.int8]
+    start: Ints
+    dur: Ints
+    has_start: NDArray[np.bool_]
+    has_dur: NDArray[np.bool_]
+
+    def where(self, mask: NDArray[np.bool_]) -> "_Part":
+        """The marked ones."""
+        if mask.all():
+            return self
+        columns = (column[mask] for column in self[1:])
+        return _Part(list(compress(self.events, mask.tolist())), *columns)
 
 
 class CommArgs(NamedTuple):
@@ -161,6 +126,18 @@ NO_COMM = CommArgs()
 _COMM_FIELDS = attrgetter(*CommArgs._fields)
 
 
+class _Texts(Ids):
+    """Numbers the texts of values, in another table of numbers: values are many, few of them differ."""
+
+    def __init__(self, texts: Ids) -> None:
+        super().__init__()
+        self._texts = texts
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = number = self._texts[str(key)]
+        return number
+
+
 @dataclass
 class Collector:
     """Takes blocks and keeps what the reader needs of them. Times stay in ns of the file's own clock."""
@@ -172,7 +149,7 @@ class Collector:
     threads: Ids = field(default_factory=Ids)
     """(process, thread) of host spans."""
     inputs: Ids = field(default_factory=Ids)
-    """(label, raw Input Dims, Input type, Input Strides, Concrete Inputs joined by NUL) of framework ops."""
+    """(label, the raw `_INPUTS` joined by NUL) of framework ops."""
     spans: Spool = field(default_factory=lambda: Spool(SPAN))
     """Host spans, in chunks."""
     span_starts: list[int] = field(default_factory=list)
@@ -202,10 +179,11 @@ class Collector:
     _counts: Counter[int] = field(default_factory=Counter)
     _kinds: Ids = field(default_factory=Ids)
     _roles: list[Role] = field(default_factory=list)
-    _texts_of_comm: dict[Any, Any] = field(default_factory=dict)
+    _words: "_Texts" = field(init=False)
     _events: int = 0
 
     def __post_init__(self) -> None:
+        self._words = _Texts(self.texts)
         self._device = Columns(
             "order", "start", "dur", "name", "role", "device", "stream", "corr", "ext", "bytes", "has_start", "has_dur"
         )
@@ -224,25 +202,21 @@ class Collector:
         for i in np.flatnonzero(counts).tolist():
             self._counts[i] += int(counts[i])
         role = np.array(self._roles, np.int8)[kind]
-        others = np.flatnonzero((role == Role.LOOK) | (role == Role.LABEL))
-        if len(others):
-            self._take_others(block, first, others.tolist())
-        timed = (role >= Role.LABEL) & block.has_start
-        self._extend(block.start_ns[timed], block.dur_ns[timed])
-        device = (role >= Role.KERNEL) & (role <= Role.MEMSET)
-        if device.any():
-            self._take_device(list(compress(events, device.tolist())), block, np.flatnonzero(device), first, role)
-        host = role >= Role.RUNTIME
-        if host.any():
-            rows = np.flatnonzero(host)
-            self._take_host(
-                list(compress(events, host.tolist())),
-                orders=rows + first,
-                start=block.start_ns[rows],
-                dur=block.dur_ns[rows],
-                has_start=block.has_start[rows],
-                roles=role[rows],
-            )
+        rows = np.flatnonzero(role != Role.IGNORED)
+        if len(rows) < len(events):
+            events = [events[i] for i in rows.tolist()]
+            role = role[rows]
+        if not events:
+            return
+        part = _Part(events, rows + first, role, *block.times(events, rows))
+        self._extend(part.start[of := (role >= Role.LABEL) & part.has_start], part.dur[of])
+        for take, of in (
+            (self._take_others, role <= Role.LABEL),
+            (self._take_device, (role >= Role.KERNEL) & (role <= Role.MEMSET)),
+            (self._take_host, role >= Role.RUNTIME),
+        ):
+            if of.any():
+                take(part.where(of))
 
     @property
     def phases(self) -> dict[tuple[Any, Any], int]:
@@ -255,87 +229,102 @@ class Collector:
             self.first_ns = low if self.first_ns is None else min(self.first_ns, low)
             self.last_end_ns = high if self.last_end_ns is None else max(self.last_end_ns, high)
 
-    def _take_device(self, events: list[Event], block: Block, rows: Ints, first: int, role: NDArray[np.int8]) -> None:
-        args = [e.args for e in events]
-        self.device_args.update([a.device for a in args])
+    def _take_device(self, part: "_Part") -> None:
+        args = [e.args for e in part.events]
+        devices, streams = [a.device for a in args], [a.stream for a in args]
+        self.device_args.update(devices)
+        if None in devices:
+            devices = [e.pid if d is None else d for e, d in zip(part.events, devices, strict=True)]
+        if None in streams:
+            streams = [e.tid if s is None else s for e, s in zip(part.events, streams, strict=True)]
         self._device.add(
-            order=rows + first,
-            start=block.start_ns[rows],
-            dur=block.dur_ns[rows],
-            name=self.texts.of(_names(events)),
-            role=role[rows],
-            device=self.texts.of(
-                [str(e.pid if a.device is None else a.device) for e, a in zip(events, args, strict=True)]
-            ),
-            stream=self.texts.of(
-                [str(e.tid if a.stream is None else a.stream) for e, a in zip(events, args, strict=True)]
-            ),
-            corr=_ids([a.correlation for a in args]),
-            ext=_ids([a.external_id if a.external_id is not None else a.external_id_18 for a in args]),
-            bytes=np.array([NONE if a.bytes is None or (b := integer(a.bytes)) is None else b for a in args], np.int64),
-            has_start=block.has_start[rows],
-            has_dur=block.has_dur[rows],
+            order=part.order,
+            start=part.start,
+            dur=part.dur,
+            name=self.texts.of(_names(part.events)),
+            role=part.role,
+            device=self._words.of(devices),
+            stream=self._words.of(streams),
+            corr=positive_ids([a.correlation for a in args]),
+            ext=_external_ids(args),
+            bytes=whole_numbers([a.bytes for a in args]),
+            has_start=part.has_start,
+            has_dur=part.has_dur,
         )
-        self._take_comm(args, rows + first)
+        self._take_comm(args, part.order)
 
     def _take_comm(self, args: list[Args], orders: Ints) -> None:
         """Keeps collective metadata; equal texts of it once."""
-        for i in [i for i, a in enumerate(args) if a.collective is not None or a.in_nelems is not None]:
-            known = self._texts_of_comm
-            self.comm_args[int(orders[i])] = CommArgs(
-                *(known.setdefault(v, v) if isinstance(v, str) else v for v in _COMM_FIELDS(args[i]))
-            )
+        names, sizes = [a.collective for a in args], [a.in_nelems for a in args]
+        if names.count(None) == sizes.count(None) == len(args):
+            return
+        for i, (name, size) in enumerate(zip(names, sizes, strict=True)):
+            if name is not None or size is not None:
+                self.comm_args[int(orders[i])] = CommArgs(
+                    *[intern(v) if type(v) is str else v for v in _COMM_FIELDS(args[i])]
+                )
 
-    def _take_host(
-        self,
-        events: list[Event],
-        *,
-        orders: Ints,
-        start: Ints,
-        dur: Ints,
-        has_start: NDArray[np.bool_],
-        roles: NDArray[np.int8],
-    ) -> None:
+    def _take_host(self, part: "_Part") -> None:
+        events, roles = part.events, part.role
         n = len(events)
         cats = [e.cat for e in events]
-        args = [e.args for e in events]
         spans = np.zeros(n, SPAN)
         label = self.labels.of(_names(events), cats)
-        spans["order"], spans["start"], spans["dur"], spans["has_start"] = orders, start, dur, has_start
+        spans["order"], spans["start"], spans["dur"], spans["has_start"] = (
+            part.order,
+            part.start,
+            part.dur,
+            part.has_start,
+        )
         spans["label"], spans["role"] = label, roles
-        spans["thread"] = self.threads.of([e.pid for e in events], [e.tid for e in events])
+        spans["thread"] = self._threads_of([e.pid for e in events], [e.tid for e in events])
         for column in ("corr", "ext", "seq", "inputs"):
             spans[column] = NONE
+        args = [e.args for e in events]
         calls = np.flatnonzero(roles == Role.RUNTIME)
         if len(calls):
-            of_calls = [args[i] for i in calls.tolist()]
-            corr = _ids([a.correlation for a in of_calls])
-            ext = _ids([a.external_id if a.external_id is not None else a.external_id_18 for a in of_calls])
-            spans["corr"][calls], spans["ext"][calls] = corr, ext
-            for i, a in enumerate(of_calls):
-                if a.size is not None and (size := integer(a.size)) is not None:
-                    self.call_bytes[int(orders[calls[i]])] = size
-            joined = calls[corr >= 0]
-            if len(joined):
-                self._calls.add(**{name: spans[name][joined] for name in self._calls.names})
+            self._take_calls(spans, calls, [args[i] for i in calls.tolist()])
         ops = np.flatnonzero(roles == Role.OP)
         if len(ops):
             of_ops = args if len(ops) == n else [args[i] for i in ops.tolist()]
-            spans["ext"][ops] = _ids([a.external_id for a in of_ops])
-            numbered = [i for i, a in enumerate(of_ops) if a.sequence is not None]
-            if numbered:
-                spans["seq"][ops[numbered]] = _sequence([of_ops[i] for i in numbered])
-            self._take_comm(of_ops, orders[ops])
-        shaped = [
-            i
-            for i, (a, role, cat) in enumerate(zip(args, roles.tolist(), cats, strict=True))
-            if (role == _OP or cat == "user_annotation")
-            and (a.input_dims or a.input_type or a.input_dims_18 or a.concrete_inputs or a.input_strides)
-        ]
-        if shaped:
-            raws = [_raw_inputs(args[i]) for i in shaped]
-            spans["inputs"][shaped] = self.inputs.of(label[shaped].tolist(), raws)
+            spans["ext"][ops] = positive_ids([a.external_id for a in of_ops])
+            spans["seq"][ops] = _sequence(of_ops)
+            spans["inputs"][ops] = self._inputs_of(label[ops], of_ops)
+            self._take_comm(of_ops, part.order[ops])
+        if "user_annotation" in cats:
+            marks = [i for i, cat in enumerate(cats) if cat == "user_annotation"]
+            spans["inputs"][marks] = self._inputs_of(label[marks], [args[i] for i in marks])
         self._add_spans(spans)
+
+    def _threads_of(self, pids: list[Any], tids: list[Any]) -> NDArray[np.int32]:
+        n = len(pids)
+        if pids.count(pids[0]) == n and tids.count(tids[0]) == n:
+            return np.full(n, self.threads.of(pids[:1], tids[:1])[0], np.int32)
+        return self.threads.of(pids, tids)
+
+    def _take_calls(self, spans: NDArray[Any], calls: Ints, args: list[Args]) -> None:
+        corr, ext = positive_ids([a.correlation for a in args]), _external_ids(args)
+        spans["corr"][calls], spans["ext"][calls] = corr, ext
+        sizes = [a.size for a in args]
+        if sizes.count(None) < len(sizes):
+            for order, size in zip(spans["order"][calls].tolist(), map(integer, sizes), strict=True):
+                if size is not None:
+                    self.call_bytes[order] = size
+        joined = calls[corr >= 0]
+        if len(joined):
+            self._calls.add(**{name: spans[name][joined] for name in self._calls.names})
+
+    def _inputs_of(self, label: NDArray[np.int32], args: list[Args]) -> NDArray[np.int32]:
+        """Ids of the inputs of each, NONE where none are recorded."""
+        raws = [
+            b"\0".join((a.input_dims, a.input_dims_18, a.input_type, a.input_strides, a.concrete_inputs)) for a in args
+        ]
+        if nothing := raws.count(NO_INPUTS):
+            given = [i for i, raw in enumerate(raws) if raw != NO_INPUTS] if nothing < len(raws) else []
+            found = np.full(len(raws), NONE, np.int32)
+            found[given] = self.inputs.of(label[given].tolist(), [raws[i] for i in given])
+            return found
+        return self.inputs.of(label.tolist(), raws)
 
     def _add_spans(self, spans: NDArray[Any]) -> None:
         start = spans["start"]
@@ -346,22 +335,22 @@ class Collector:
             least = int(start.min(where=start > 0, initial=_NEVER))
         self.first_positive_ns = min(self.first_positive_ns, least)
 
-    def _take_others(self, block: Block, first: int, rows: list[int]) -> None:
+    def _take_others(self, part: "_Part") -> None:
         """Begin and end events, memory samples, labels on device lanes, entries that are no event."""
         samples: list[tuple[int, int, int, int]] = []
-        for i in rows:
-            event = block.events[i]
+        for i, event in enumerate(part.events):
             if event.ph in ("B", "E"):
-                if block.has_start[i]:
-                    self._slices.append((i + first, int(block.start_ns[i]), event.ph == "E", event))
+                if part.has_start[i]:
+                    is_end = event.ph == "E"
+                    self._slices.append((int(part.order[i]), int(part.start[i]), is_end, event.lasting()))
                 else:
                     self.slices_without_time += 1
             elif event.ph == "X":
                 self.gpu_step_labels += event.cat != "Trace" and str(event.name).startswith("ProfilerStep#")
-            elif event.ph == "i" and event.name == "[memory]" and block.has_start[i]:
+            elif event.ph == "i" and event.name == "[memory]" and part.has_start[i]:
                 a = event.args
                 device = self.texts["cpu" if a.device_type == 0 else str(a.device_index)]
-                samples.append((device, int(block.start_ns[i]), _size(a.allocated), _size(a.reserved)))
+                samples.append((device, int(part.start[i]), _size(a.allocated), _size(a.reserved)))
             elif event.ph is None and event.name is None and event.cat is None:
                 self.empty += 1
                 self.nested_document |= bool(bytes(event.nested))
@@ -387,8 +376,8 @@ class Collector:
         self._extend(start, dur)
         roles = np.array([max(_role("X", s[3].cat), Role.RUNTIME) for s in begins], np.int8)
         orders = np.array([s[0] for s in begins], np.int64)
-        has_start = np.ones(len(begins), np.bool_)
-        self._take_host([s[3] for s in begins], orders=orders, start=start, dur=dur, has_start=has_start, roles=roles)
+        known = np.ones(len(begins), np.bool_)
+        self._take_host(_Part([s[3] for s in begins], orders, roles, start, dur, known, known))
 
     def device_columns(self) -> dict[str, NDArray[Any]]:
         """Work of devices, in the file's order; taken out."""
@@ -419,14 +408,19 @@ def _names(events: list[Event]) -> list[str]:
     return names if {*map(type, names)} == {str} else [_text(name) for name in names]
 
 
-def _raw_inputs(a: Args) -> bytes:
-    """Input Dims, Input type, Input Strides and Concrete Inputs as the file has them, joined by NUL."""
-    return b"\0".join((a.input_dims or a.input_dims_18, a.input_type, a.input_strides, a.concrete_inputs))
+def _external_ids(args: list[Args]) -> Ints:
+    ids = [a.external_id for a in args]
+    if None in ids:
+        ids = [a.external_id_18 if i is None else i for i, a in zip(ids, args, strict=True)]
+    return positive_ids(ids)
 
 
 def _sequence(args: list[Args]) -> Ints:
     """Autograd's sequence number: 2 n of a forward op, 2 n + 1 of the backward op that belongs to it, NONE without."""
-    numbers = [n if type(n) is int and 0 <= n < 2**61 else NONE for n in (a.sequence for a in args)]
-    column = np.array(numbers, np.int64)
-    backward = np.fromiter((bool(a.fwd_thread) for a in args), np.int64, len(args))
+    given = [a.sequence for a in args]
+    if given.count(None) == len(given):
+        return np.full(len(given), NONE, np.int64)
+    numbers = [n if type(n) is int and 0 <= n < 2**61 else NONE for n in given]
+    column = np.fromiter(numbers, np.int64, len(numbers))
+    backward = np.fromiter([bool(a.fwd_thread) for a in args], np.bool_, len(args))
     return np.where(column < 0, NONE, 2 * column + backward)

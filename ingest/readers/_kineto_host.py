@@ -18,7 +18,8 @@ from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.aten import Described
 from tracegap.ingest.classify.host import host_kind
 from tracegap.ingest.hosttree import HostTree, nest
-from tracegap.ingest.readers._kineto_events import NONE, Collector, Ids, Ints, Role
+from tracegap.ingest.readers._kineto_columns import NONE, Ids, Ints
+from tracegap.ingest.readers._kineto_events import Collector, Role
 from tracegap.ingest.readers._kineto_spool import DONE, SPAN
 from tracegap.ingest.trace import shapes_json
 
@@ -77,7 +78,8 @@ class Names:
         """Input Dims, Input type, Input Strides and Concrete Inputs of an id, None where not recorded."""
         if inputs < 0:
             return [None] * 4
-        raws = self._inputs[inputs][1].split(b"\0")
+        dims, dims_18, *others = self._inputs[inputs][1].split(b"\0")
+        raws = [dims or dims_18, *others]
         values = [msgspec.json.decode(raw.decode("utf-8", "replace")) if raw else None for raw in raws]
         return [value if isinstance(value, list) else None for value in values]
 
@@ -88,7 +90,7 @@ class Names:
 
     def has_dims(self) -> Mask:
         """Of each id of inputs: whether it has shapes; one more for NONE."""
-        return np.array([not raw.startswith(b"\0") for _, raw in self._inputs] + [False], np.bool_)
+        return np.array([not raw.startswith(b"\0\0") for _, raw in self._inputs] + [False], np.bool_)
 
     def shapes(self, inputs: int) -> str | None:
         """Shapes of inputs as `ops.shapes` has them."""

@@ -8,11 +8,11 @@ import bisect
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
@@ -35,6 +35,7 @@ _USUAL_EVENTS = msgspec.json.Decoder(list[UsualEvent])
 _EVENTS = msgspec.json.Decoder(list[Event])
 _EVENT = msgspec.json.Decoder(Event)
 _TIMES = msgspec.json.Decoder(list[Times])
+_TIME = msgspec.json.Decoder(Times)
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 _START = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -52,15 +53,28 @@ _CONTROL = re.compile(rb"[\x00-\x1f]")
 _BAD_ESCAPE = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
 
-@dataclass(slots=True)
-class Block:
-    """Events in the file's order with their times in whole nanoseconds of the file's own clock."""
+class Spans(NamedTuple):
+    """Times of some events in whole nanoseconds of the file's own clock, and which have them."""
 
-    events: list[Event]
     start_ns: NDArray[np.int64]
     dur_ns: NDArray[np.int64]
     has_start: NDArray[np.bool_]
     has_dur: NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Block:
+    """Events in the file's order. Raw fields point into `text`, which the next block overwrites."""
+
+    events: list[Event]
+    text: bytes | memoryview
+
+    def times(self, events: list[Event], rows: NDArray[np.int64]) -> Spans:
+        """Start and duration of some of the events, which are `rows`; both ends are rounded, never the length.
+
+        Where doubles would lose digits or the times are strings, they are taken from the text as decimals.
+        """
+        return _double_times(events) or _exact_times(self.text, rows)
 
 
 def _text_ns(text: bytes) -> Decimal | None:
@@ -72,34 +86,50 @@ def _text_ns(text: bytes) -> Decimal | None:
     return value if value.is_finite() and abs(value) < 2**62 else None
 
 
-def _exact_times(text: bytes, n: int) -> tuple[NDArray[Any], ...]:
-    starts, durs = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    has_start, has_dur = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-    for i, raw in enumerate(_TIMES.decode(text)):
-        start, dur = _text_ns(bytes(raw.ts)), _text_ns(bytes(raw.dur))
+def _exact_times(text: bytes | memoryview, rows: NDArray[np.int64]) -> Spans:
+    try:
+        raws = _TIMES.decode(text)
+    except msgspec.ValidationError:  # an entry that is no object has no times either
+        raws = [_one_time(bytes(raw)) for raw in _RAWS.decode(text)]
+    n = len(rows)
+    found = Spans(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
+    for i, row in enumerate(rows.tolist()):
+        start, dur = _text_ns(bytes(raws[row].ts)), _text_ns(bytes(raws[row].dur))
         if start is not None:
-            starts[i], has_start[i] = round(start), True
+            found.start_ns[i], found.has_start[i] = round(start), True
         if dur is not None:
-            durs[i], has_dur[i] = round((start or 0) + dur) - starts[i], True
-    return starts, durs, has_start, has_dur
+            found.dur_ns[i], found.has_dur[i] = round((start or 0) + dur) - found.start_ns[i], True
+    return found
 
 
-def times_ns(text: bytes, events: list[Event]) -> tuple[NDArray[Any], ...]:
-    """Start and duration of each event in ns, and whether it has them; both ends are rounded, never the length.
+def _one_time(entry: bytes) -> Times:
+    try:
+        return _TIME.decode(entry)
+    except msgspec.ValidationError:
+        return Times()
 
-    `text` is the JSON array that the events were decoded from: where doubles would lose digits or the times are
-    strings, they are taken from it as decimals.
-    """
+
+def _doubles(values: list[Any]) -> NDArray[np.float64] | None:
+    """Numbers as doubles, NaN for None; None where one is no number."""
+    try:
+        return np.fromiter(values, np.float64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        return np.array(values, np.float64) if {*map(type, values)} <= {int, float, type(None)} else None
+
+
+def _double_times(events: list[Event]) -> Spans | None:
+    """Times of events as far as doubles tell them exactly, else None."""
     ts, dur = [e.ts for e in events], [e.dur for e in events]
-    kinds = {*map(type, ts), *map(type, dur)}
-    if not kinds <= {int, float, type(None)}:
-        return _exact_times(text, len(events))
-    start_us, dur_us = np.array(ts, np.float64), np.array(dur, np.float64)
+    if (start_us := _doubles(ts)) is None or (dur_us := _doubles(dur)) is None:
+        return None
     has_start, has_dur = np.isfinite(start_us), np.isfinite(dur_us)
-    start_us, dur_us = np.where(has_start, start_us, 0.0), np.where(has_dur, dur_us, 0.0)
+    if not has_start.all():
+        start_us = np.where(has_start, start_us, 0.0)
+    if not has_dur.all():
+        dur_us = np.where(has_dur, dur_us, 0.0)
     largest = max(np.abs(start_us).max(initial=0.0), np.abs(dur_us).max(initial=0.0))
-    if largest >= EXACT_DOUBLE_US and (float in kinds or largest >= 2.0**52):
-        return _exact_times(text, len(events))
+    if largest >= EXACT_DOUBLE_US and (largest >= 2.0**52 or {*map(type, ts), *map(type, dur)} - {int, type(None)}):
+        return None
     whole = np.floor(start_us)
     fraction_ns = (start_us - whole) * 1000.0
     start_ns = np.rint(fraction_ns)
@@ -107,12 +137,73 @@ def times_ns(text: bytes, events: list[Event]) -> tuple[NDArray[Any], ...]:
     rest = np.where(np.abs(start_us) < SUBNANOSECOND_US, fraction_ns - start_ns, 0.0)
     whole_dur = np.floor(dur_us)
     dur_ns = np.rint((dur_us - whole_dur) * 1000.0 + rest)
-    return (
+    return Spans(
         whole.astype(np.int64) * 1000 + start_ns.astype(np.int64),
         whole_dur.astype(np.int64) * 1000 + dur_ns.astype(np.int64),
         has_start,
         has_dur,
     )
+
+
+class _Text:
+    """Text between the file and the decoder, behind one spare byte for the bracket that makes events an array.
+
+    It stays in one place that is filled anew: fresh memory for each block costs half as much as decoding it.
+    """
+
+    def __init__(self, text: bytes) -> None:
+        self._bytes = bytearray(1 + len(text) + 2 * BLOCK_BYTES)
+        self._end = 1
+        self.put(text)
+
+    def __len__(self) -> int:
+        return self._end - 1
+
+    def put(self, text: bytes) -> None:
+        """Replaces all text."""
+        self._room(len(text) + 1)
+        self._bytes[1 : len(text) + 1] = text
+        self._end = len(text) + 1
+
+    def _room(self, size: int) -> None:
+        if size > len(self._bytes):
+            grown = bytearray(2 * size)  # a new one: blocks that still live point into the old
+            grown[: self._end] = memoryview(self._bytes)[: self._end]
+            self._bytes = grown
+
+    def more(self, read_into: Callable[[memoryview], int], size: int) -> int:
+        """Reads up to `size` bytes more; how many they are."""
+        self._room(self._end + size)
+        read = read_into(memoryview(self._bytes)[self._end : self._end + size])
+        self._end += read
+        return read
+
+    def last_boundary(self, searched: int) -> tuple[int, int] | None:
+        """The last place from `searched` on that looks like the end of one event and the start of the next."""
+        if len(self) < BLOCK_BYTES:
+            return None
+        for window in (1 << 13, 1 << 16, len(self)):
+            found = None
+            for found in _BOUNDARY.finditer(self._bytes, max(1 + searched, self._end - window), self._end):  # noqa: B007
+                pass
+            if found:
+                return found.start(), found.end() - 1
+        return None
+
+    def array(self, length: int) -> memoryview:
+        """The first `length` bytes and what follows them as a JSON array; that byte is gone."""
+        self._bytes[0], self._bytes[length + 1] = ord("["), ord("]")
+        return memoryview(self._bytes)[: length + 2]
+
+    def text(self, start: int = 0, end: int | None = None) -> bytes:
+        """A part as bytes of its own."""
+        return bytes(memoryview(self._bytes)[1 + start : self._end if end is None else 1 + end])
+
+    def drop(self, length: int) -> None:
+        """Takes the first bytes away."""
+        left = self._bytes[1 + length : self._end]
+        self._bytes[1 : 1 + len(left)] = left
+        self._end = 1 + len(left)
 
 
 @dataclass
@@ -133,41 +224,65 @@ class KinetoText:
 
     def blocks(self) -> Iterator[Block]:
         """All whole events. Raises `TraceError` (foreign, empty, truncated, interleaved) if there can be none."""
-        head, text = self._find_events()
+        head, first = self._find_events()
+        text = _Text(first)
         offset, searched, closed = len(head), 0, False
         while not closed:
-            cut = _last_boundary(text, searched)
+            cut = text.last_boundary(searched)
             if cut is not None:
-                blocks, left, closed = self._decode(text[: cut.start() + 1], offset, last=False)
+                end, following = cut
+                if block := self._usual(text, end):
+                    yield block
+                    offset += following
+                    text.drop(following)
+                    searched = 0
+                    continue
+                blocks, left, closed = self._decode(text.text(0, end), offset, last=False)
                 yield from blocks
-                offset += cut.end() - len(left)
-                text = left + text[cut.start() + 1 :] if left or closed else text[cut.end() :]
+                offset += following - len(left)
+                text.put(left + text.text(end) if left or closed else text.text(following))
                 searched = 0
                 if closed or not left:
                     continue
             searched = max(0, len(text) - _OVERLAP_BYTES)
-            chunk = self._read(max(BLOCK_BYTES, len(text)))  # doubling keeps a huge event linear
-            if chunk:
-                text += chunk
+            if text.more(self._read_into, max(BLOCK_BYTES, len(text))):  # doubling keeps a huge event linear
                 continue
-            blocks, left, closed = self._decode(text, offset, last=True)
+            blocks, left, closed = self._decode(text.text(), offset, last=True)
             yield from blocks
-            offset, text = offset + len(text) - len(left), left
+            offset += len(text) - len(left)
+            text.put(left)
             break
-        self._finish(head, text if closed else None, offset)
+        self._finish(head, text.text() if closed else None, offset)
+
+    def _usual(self, text: _Text, end: int) -> Block | None:
+        """The events in the first `end` bytes, if they are what the profiler usually writes."""
+        separator = text.text(end, end + 1)
+        array = text.array(end)
+        try:
+            events = _typed(array)
+        except msgspec.DecodeError:
+            array[-1:] = separator
+            return None
+        self.events += len(events)
+        return Block(events, array)
 
     # -- the stream ------------------------------------------------------------------------------------------------
 
-    def _read(self, size: int) -> bytes:
-        """The next bytes; a break in the compressed data is counted and ends the text."""
+    def _read_into(self, place: memoryview) -> int:
+        """Fills `place` with the next bytes; a break in the compressed data is counted and ends the text."""
         if self._broken is not None:
-            return b""
+            return 0
         try:
-            return self.stream.read(size)
+            return self.stream.readinto(place)  # type: ignore[attr-defined, no-any-return]  # of typing.BinaryIO
         except TraceError as error:
             self.issues.add(error.code, f"{error.what}; what stands before is read", severity="data_loss")
             self._broken = error
-            return b""
+            return 0
+
+    def _read(self, size: int) -> bytes:
+        """The next bytes."""
+        text = bytearray(size)
+        return bytes(text[: self._read_into(memoryview(text))])
 
     _broken: TraceError | None = None
 
@@ -370,12 +485,8 @@ class KinetoText:
         """Decodes whole events into a block."""
         array = b"[" + text + b"]"
         events = _entries(array)
-        try:
-            times = times_ns(array, events)
-        except msgspec.ValidationError:  # an entry that is no object has no times either
-            times = times_ns(b"[" + b",".join([b"{}"] * len(events)) + b"]", events)
         self.events += len(events)
-        blocks.append(Block(events, *times))
+        blocks.append(Block(events, array))
 
     def _truncated(self, offset: int) -> None:
         self.issues.add(
@@ -395,13 +506,19 @@ class _Outcome(Enum):
     BAD = 4
 
 
-def _entries(array: bytes) -> list[Event]:
-    """Events of a JSON array; one whose fields are of strange types is decoded on its own."""
+def _typed(array: bytes | memoryview) -> list[Event]:
+    """Events of a JSON array. Raises what msgspec raises."""
     with contextlib.suppress(msgspec.ValidationError):
         return _USUAL_EVENTS.decode(array)  # type: ignore[return-value]  # they are events
-    with contextlib.suppress(msgspec.ValidationError):
-        return _EVENTS.decode(array)
-    return [_lenient(bytes(raw)) for raw in _RAWS.decode(array)]
+    return _EVENTS.decode(array)
+
+
+def _entries(array: bytes) -> list[Event]:
+    """Events of a JSON array; one whose fields are of strange types is decoded on its own."""
+    try:
+        return _typed(array)
+    except msgspec.ValidationError:
+        return [_lenient(bytes(raw)) for raw in _RAWS.decode(array)]
 
 
 def _decodes(text: bytes) -> bool:
@@ -419,19 +536,6 @@ def _is_json(text: bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _last_boundary(text: bytes, searched: int) -> re.Match[bytes] | None:
-    """The last place in `text` from `searched` on that looks like the end of one event and the start of the next."""
-    if len(text) < BLOCK_BYTES:
-        return None
-    for window in (1 << 13, 1 << 16, len(text)):
-        found = None
-        for found in _BOUNDARY.finditer(text, max(searched, len(text) - window)):  # noqa: B007
-            pass
-        if found:
-            return found
-    return None
 
 
 def _repair(text: bytes) -> tuple[bytes, int, int]:

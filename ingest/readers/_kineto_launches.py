@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tracegap.ingest.readers._kineto_events import NONE, Ints
+from tracegap.ingest.readers._kineto_columns import NONE, Ints
 
 CLOCK_SKEW_NS = 1_000_000
 """A call that begins so much after the work did not launch it: the id was used twice."""

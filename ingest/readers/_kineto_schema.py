@@ -62,6 +62,12 @@ class Event(msgspec.Struct, gc=False):
     args: Args = NO_ARGS
     nested: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="traceEvents")  # another document in this one
 
+    def lasting(self) -> "Event":
+        """The event with raw texts of its own, not those of a block that the next one overwrites."""
+        raws = {f: v.copy() for f in self.args.__struct_fields__ if isinstance(v := getattr(self.args, f), msgspec.Raw)}
+        self.args = msgspec.structs.replace(self.args, **raws)
+        return self
+
 
 Phase = Literal["X", "s", "f", "t", "M", "i", "I", "B", "E", "C"]
 Category = Literal[

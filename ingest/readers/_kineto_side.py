@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tracegap.ingest.readers._kineto_columns import NONE, Ints
 from tracegap.ingest.readers._kineto_comms import SENT_BY
-from tracegap.ingest.readers._kineto_events import NONE, Collector, Ints, Role
+from tracegap.ingest.readers._kineto_events import Collector, Role
 from tracegap.ingest.readers._kineto_host import AROUND, Lost, Names, windows
 from tracegap.ingest.readers._kineto_launches import Launches
 from tracegap.ingest.readers._kineto_ops import cpu_work

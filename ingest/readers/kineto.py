@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from tracegap.ingest.errors import TraceError
 from tracegap.ingest.files import open_plain
 from tracegap.ingest.issues import Issues
+from tracegap.ingest.readers._kineto_columns import integer
 from tracegap.ingest.readers._kineto_comms import Groups, all_to_all_splits, device_collectives, span_collectives
-from tracegap.ingest.readers._kineto_events import Collector, Role, integer
+from tracegap.ingest.readers._kineto_events import Collector, Role
 from tracegap.ingest.readers._kineto_host import Names
 from tracegap.ingest.readers._kineto_json import KinetoText
 from tracegap.ingest.readers._kineto_launches import Launches, find_launches
