@@ -75,24 +75,38 @@ def parts(model: Model) -> tuple[Part, ...]:
     )
 
 
+def stage_layers(model: Model, size: Sizes, stage: int) -> int:
+    """Layers of a stage, an encoder's among them.
+
+    Where they do not divide evenly the ends, which have embedding and head besides, have the fewest (Grattafiori et al.
+    2024, section 3.3.2), and of the others the later ones the most, for they keep fewer microbatches.
+    """
+    base, extra = divmod(model.layers + model.encoder_layers, size.pipeline)
+    last = size.pipeline - 1
+    turn = {last: last - 1, 0: last}.get(stage, last - 1 - stage)
+    return base + (turn < extra)
+
+
 def stage_share(model: Model, part: Part, size: Sizes, stage: int) -> float:
-    """Share of a part that lies on a stage; the first and last have as many layers as the others, as far as it goes."""
+    """Share of a part that lies on a stage."""
     if part.end:
         there = 0 if part.end == "first" else size.pipeline - 1
         copied = part.end == "first" and model.tied_embeddings and stage == size.pipeline - 1
         return float(stage == there or copied)
-    layers = model.layers + model.encoder_layers
-    base, extra = divmod(layers, size.pipeline)
-    return (base + (stage < extra)) / layers
+    return stage_layers(model, size, stage) / (model.layers + model.encoder_layers)
 
 
 def memory(step: Step, *, context_bytes: float = 0.0) -> Memory:
-    """Bytes on the fullest device: of the first or the last stage, the others have less."""
-    stages = {0, step.size.pipeline - 1}
-    return max((_stage_memory(step, stage, context_bytes) for stage in stages), key=lambda found: found.total)
+    """Bytes on the fullest device: of the first, the last, or the first of the longest stages; the others have less."""
+    last = step.size.pipeline - 1
+    extra = (step.model.layers + step.model.encoder_layers) % step.size.pipeline
+    stages = {0, last, max(1, last - extra) if extra else 0}
+    found = (stage_memory(step, stage, context_bytes=context_bytes) for stage in stages)
+    return max(found, key=lambda one: one.total)
 
 
-def _stage_memory(step: Step, stage: int, context_bytes: float) -> Memory:
+def stage_memory(step: Step, stage: int, *, context_bytes: float = 0.0) -> Memory:
+    """Bytes on a device of a stage."""
     model, size, recipe = step.model, step.size, step.recipe
     kept_weights = kept_gradients = kept_optimizer = whole = 0.0
     for part in parts(model):
@@ -104,7 +118,11 @@ def _stage_memory(step: Step, stage: int, context_bytes: float) -> Memory:
         kept_optimizer += part.trained * shard * OPTIMIZER_BYTES[recipe.optimizer] / (replicas if recipe.zero else 1)
         whole += 0 if part.end else part.params * share
     gathered = size.fsdp > 1 or (recipe.zero == 3 and size.replicas(expert=False) > 1)
-    buffers = whole / step.layers * (LIVE_LAYERS * step.element + step.gradient) if gathered else 0.0
+    buffers = (
+        whole / max(1, stage_layers(model, size, stage)) * (LIVE_LAYERS * step.element + step.gradient)
+        if gathered
+        else 0.0
+    )
     each = {
         "weights": kept_weights * schedules.get(recipe.schedule).weight_copies,
         "gradients": kept_gradients,
@@ -118,10 +136,8 @@ def _stage_memory(step: Step, stage: int, context_bytes: float) -> Memory:
 def activation_bytes(step: Step, stage: int = 0) -> float:
     """Bytes of activations on a device of a stage: its layers for each microbatch in flight, and logits at the end."""
     recipe, size = step.recipe, step.size
-    in_flight = schedules.get(recipe.schedule).in_flight(size.pipeline, step.microbatches, recipe.virtual_stages)
-    if recipe.schedule == "1f1b":
-        in_flight = min(size.pipeline - stage, step.microbatches)
-    layers = in_flight * step.layers
+    in_flight = schedules.get(recipe.schedule).in_flight(size.pipeline, step.microbatches, recipe.virtual_stages, stage)
+    layers = in_flight * stage_layers(step.model, size, stage)
     if "activations" in recipe.offload:
         layers = min(layers, LIVE_LAYERS)
     everything, block_input = layer_bytes(step)

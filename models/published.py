@@ -64,14 +64,15 @@ TRAININGS = (
     Training(chip="a100_sxm_80", run="Megatron GPT 175B", devices=64, flops_per_s=160e12, note="51.4% MFU, selective"),
     Training(chip="a100_sxm_80", run="Megatron-Turing 530B", devices=2240, flops_per_s=95e12,
              note="126 TFLOP/s with full recomputation; model FLOPs are 3/4 of them"),
-    Training(chip="h100_sxm", run="Llama 3 405B, 8k tokens", devices=16384, flops_per_s=400e12, note="40% MFU"),
+    Training(chip="h100_sxm", run="Llama 3 405B, 8k tokens", devices=16384, flops_per_s=400e12, note="40.4% MFU, printed as 41%"),
     Training(chip="h100_sxm", run="Llama 3 405B, 8k tokens", devices=8192, flops_per_s=430e12, note="43% MFU"),
     Training(chip="h100_sxm", run="Llama 3 405B, 131k tokens", devices=16384, flops_per_s=380e12, note="38% MFU"),
     Training(chip="h800_sxm", run="DeepSeek-V3", devices=2048, flops_per_s=327e12,
              note="6 x 37B x 14.8T over 2.79M GPU-hours, fp8, attention left out"),
 )  # fmt: skip
 """Where the source states them: PaLM appendix B; Korthikanti et al. 2022, table 5; Smith et al. 2022; Grattafiori et al.
-2024, table 4; DeepSeek-AI 2024 and the Scaling Book, chapter 4."""
+2024, table 4; DeepSeek-AI 2024 and the Scaling Book, chapter 4. The texts of the last two papers, and tables that quote the
+three others, in public repositories and pages, were opened 2026-11-30."""
 
 
 def reachable_share(chip_id: str, dtype: str) -> float | None:

@@ -26,6 +26,10 @@ class Preset:
     name: str
     source: str
     """Where the figures are published."""
+    checked: str
+    """What was opened to check the figures of `model`, and when; what is from memory is named."""
+    params_checked: str
+    """What was opened to check `params` and `active_params`, which owes nothing to our count, and when."""
     model: Model
     params: int
     """Stored parameters as published."""

@@ -96,6 +96,9 @@ CONFIGS = {
 def test_every_preset_has_as_many_parameters_as_published(name):
     preset = presets.get(name)
     assert preset.source
+    # What was opened, and when
+    assert "opened 2026-" in preset.checked
+    assert "opened 2026-" in preset.params_checked
     assert preset.model.params == pytest.approx(preset.params, rel=max(preset.params_tolerance, 1e-12), abs=0)
     if preset.active_params is not None:
         active = preset.model.active_params
@@ -103,6 +106,29 @@ def test_every_preset_has_as_many_parameters_as_published(name):
         assert active < preset.model.params
     else:
         assert preset.model.active_params == preset.model.params
+
+
+@pytest.mark.parametrize(
+    ("name", "files_hold", "besides"),
+    [
+        ("falcon-7b", 7_217_189_760, lambda m: m.vocab * m.hidden),  # the head, tied, is written out
+        ("falcon-40b", 41_835_970_560, lambda m: m.vocab * m.hidden),
+        ("llama-2-7b", 6_738_417_664, lambda m: m.layers * m.head_width // 2),  # rotary frequencies, which do not train
+        ("llama-2-13b", 13_015_866_880, lambda m: m.layers * m.head_width // 2),
+        ("llama-2-70b", 68_976_653_312, lambda m: m.layers * m.head_width // 2),
+        # The authors' 8 or 16 files each hold the norms, and 16 hold the 8 key/value heads twice
+        ("llama-3-70b", 70_562_938_880, lambda m: 7 * (2 * m.layers + 1) * m.hidden),
+        (
+            "llama-3.1-405b",
+            410_143_424_512,
+            lambda m: 15 * (2 * m.layers + 1) * m.hidden + m.layers * 2 * m.hidden * m.kv_head_count * m.head_width,
+        ),
+    ],
+)
+def test_the_files_of_a_release_hold_what_we_count_and_copies(name, files_hold, besides):
+    """Totals of the released files (thamada/modelQuery README.md, tables of the Hugging Face API)."""
+    model = presets.get(name).model
+    assert model.params + besides(model) == files_hold
 
 
 @pytest.mark.parametrize("name", CONFIGS)
