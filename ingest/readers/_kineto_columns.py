@@ -42,9 +42,11 @@ def integer(value: Any) -> int | None:
 
 def whole_numbers(values: list[Any]) -> Ints:
     """Numbers as a column, NONE for what is no whole number of 64 bits."""
-    if {*map(type, values)} == {int}:
+    types = {*map(type, values)}
+    if types <= {int, type(None)} and int in types:
         with contextlib.suppress(OverflowError):
-            return np.fromiter(values, np.int64, len(values))
+            given = [NONE if v is None else v for v in values] if len(types) > 1 else values
+            return np.fromiter(given, np.int64, len(values))
     return np.array([NONE if v is None or (number := integer(v)) is None else number for v in values], np.int64)
 
 

@@ -258,11 +258,9 @@ class Collector:
         names, sizes = [a.collective for a in args], [a.in_nelems for a in args]
         if names.count(None) == sizes.count(None) == len(args):
             return
-        for i, (name, size) in enumerate(zip(names, sizes, strict=True)):
-            if name is not None or size is not None:
-                self.comm_args[int(orders[i])] = CommArgs(
-                    *[intern(v) if type(v) is str else v for v in _COMM_FIELDS(args[i])]
-                )
+        for i in [i for i, told in enumerate(zip(names, sizes, strict=True)) if told != (None, None)]:
+            values = [intern(v) if type(v) is str else v for v in _COMM_FIELDS(args[i])]
+            self.comm_args[int(orders[i])] = CommArgs(*values)
 
     def _take_host(self, part: "_Part") -> None:
         events, roles = part.events, part.role
@@ -420,7 +418,7 @@ def _sequence(args: list[Args]) -> Ints:
     given = [a.sequence for a in args]
     if given.count(None) == len(given):
         return np.full(len(given), NONE, np.int64)
-    numbers = [n if type(n) is int and 0 <= n < 2**61 else NONE for n in given]
-    column = np.fromiter(numbers, np.int64, len(numbers))
-    backward = np.fromiter([bool(a.fwd_thread) for a in args], np.bool_, len(args))
-    return np.where(column < 0, NONE, 2 * column + backward)
+    numbers = whole_numbers(given)
+    numbers[(numbers < 0) | (numbers >= 2**61)] = NONE
+    backward = np.fromiter([True if a.fwd_thread else False for a in args], np.bool_, len(args))  # noqa: SIM210 (faster)
+    return np.where(numbers < 0, NONE, 2 * numbers + backward)
