@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from tracegap.ingest.classify.dtypes import DTYPES
@@ -42,14 +43,19 @@ class Groups:
 def device_collectives(ops: DeviceOps, comm_args: dict[int, CommArgs], groups: Groups) -> pl.DataFrame:
     """One row for each collective on a device: by its own metadata, else by that around its launch, else by shapes."""
     rows = []
-    for i in ops.collectives():
-        args = comm_args.get(int(ops.device["order"][i])) or comm_args.get(int(ops.around["comm"][i]), NO_COMM)
-        row = _of_metadata(i, ops.name(i), args, groups)
-        tensors = int(ops.around["tensors"][i])
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}  # of many calls little differs but their numbers
+    ops_of = np.array(ops.collectives(), np.int64)
+    columns = (ops.device["order"], ops.device["name"], ops.around["comm"], ops.around["tensors"])
+    for i, order, name, comm, tensors in zip(ops_of.tolist(), *(c[ops_of].tolist() for c in columns), strict=True):
+        args = comm_args.get(order) or comm_args.get(comm, NO_COMM)
+        key = (name, *args[:-1])
+        if key not in known:
+            known[key] = _of_metadata(ops.names[name], args, groups)
+        row = known[key] | {"op_id": i, "seq": integer(args.seq)}
         if args is NO_COMM and tensors >= 0:
             kind = CollectiveKind(row["collective"]) if row["collective"] else None
             dims, types = _sent(ops.host.inputs_name(tensors), *ops.host.inputs(tensors)[:2])
-            if dtype := kernel_dtype(ops.name(i)):  # lists of tensors do not tell theirs
+            if dtype := kernel_dtype(ops.names[name]):  # lists of tensors do not tell theirs
                 types = [dtype] * len(dims)
             message, dtype = _of_tensors(kind, dims, types, row["group_size"])
             row |= {"message_bytes": message, "dtype": dtype}
@@ -67,7 +73,7 @@ def span_collectives(ops: CpuOps, host: Names, groups: Groups) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=COLLECTIVES)
 
 
-def _of_metadata(op_id: int, kernel: str, args: CommArgs, groups: Groups) -> dict[str, Any]:
+def _of_metadata(kernel: str, args: CommArgs, groups: Groups) -> dict[str, Any]:
     call = args.collective if isinstance(args.collective, str) else ""
     kind = collective_kind_of_call(call) or collective_kind(kernel)
     name = str(args.group_name) if args.group_name not in (None, "") else None
@@ -78,9 +84,7 @@ def _of_metadata(op_id: int, kernel: str, args: CommArgs, groups: Groups) -> dic
     dtype = DTYPES.get(args.dtype) if isinstance(args.dtype, str) else None
     peer = {CollectiveKind.SEND: args.dst_rank, CollectiveKind.RECV: args.src_rank}.get(kind) if kind else None
     return _group_columns(name, ranks, size) | {
-        "op_id": op_id,
         "collective": None if kind is None else str(kind),
-        "seq": integer(args.seq),
         "message_bytes": _message_bytes(kind, args, size, dtype),
         "dtype": dtype,
         "peer": integer(peer),
@@ -123,12 +127,11 @@ def all_to_all_splits(
     `send_bytes` and `recv_bytes` are None where the splits are uneven and the rank's place in its group is not known.
     """
     found = []
-    for op_id in sorted(ops.collectives(), key=lambda i: int(ops.device["start"][i])):
-        args = comm_args.get(int(ops.device["order"][op_id]), NO_COMM)
-        call = args.collective if isinstance(args.collective, str) else ""
-        if collective_kind_of_call(call) is not CollectiveKind.ALL_TO_ALL:
-            continue
-        row = _of_metadata(op_id, ops.name(op_id), args, groups)
+    rows = ops.collectives()
+    told = [comm_args.get(order, NO_COMM) for order in ops.device["order"][rows].tolist()]
+    exchanges = [(op_id, args) for op_id, args in zip(rows, told, strict=True) if _is_all_to_all(args)]
+    for op_id, args in sorted(exchanges, key=lambda pair: int(ops.device["start"][pair[0]])):
+        row = _of_metadata(ops.name(op_id), args, groups)
         size, ranks = row["group_size"], json.loads(row["group_ranks"] or "[]")
         place = ranks.index(rank) if rank in ranks else None
         splits = [_rank_list(args.in_split) or [], _rank_list(args.out_split) or []]
@@ -140,6 +143,11 @@ def all_to_all_splits(
         uniform = all(len(set(split)) <= 1 for split in splits)
         found.append({"op_id": op_id, "send_bytes": sent, "recv_bytes": received, "uniform": uniform})
     return found
+
+
+def _is_all_to_all(args: CommArgs) -> bool:
+    call = args.collective if isinstance(args.collective, str) else ""
+    return collective_kind_of_call(call) is CollectiveKind.ALL_TO_ALL
 
 
 def _leaving(

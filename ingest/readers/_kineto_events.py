@@ -98,8 +98,8 @@ class _Part(NamedTuple):
         """The marked ones."""
         if mask.all():
             return self
-        columns = (column[mask] for column in self[1:])
-        return _Part(list(compress(self.events, mask.tolist())), *columns)
+        columns: tuple[Any, ...] = self[1:]
+        return _Part(list(compress(self.events, mask.tolist())), *(column[mask] for column in columns))
 
 
 class CommArgs(NamedTuple):
@@ -259,8 +259,7 @@ class Collector:
         if names.count(None) == sizes.count(None) == len(args):
             return
         for i in [i for i, told in enumerate(zip(names, sizes, strict=True)) if told != (None, None)]:
-            values = [intern(v) if type(v) is str else v for v in _COMM_FIELDS(args[i])]
-            self.comm_args[int(orders[i])] = CommArgs(*values)
+            self.comm_args[int(orders[i])] = CommArgs(*[_kept(value) for value in _COMM_FIELDS(args[i])])
 
     def _take_host(self, part: "_Part") -> None:
         events, roles = part.events, part.role
@@ -390,7 +389,11 @@ class Collector:
         return self._samples.joined()
 
 
-_OP = int(Role.OP)
+def _kept(value: Any) -> Any:
+    """Equal texts once; lists as their text."""
+    if type(value) is str:
+        return intern(value)
+    return str(value) if isinstance(value, list | dict) else value
 
 
 def _size(value: Any) -> int:

@@ -148,7 +148,8 @@ class Names:
 AROUND = np.dtype(
     [(name, np.int64) for name in ("order", "op", "forward", "comm")]
     + [(name, np.int32) for name in ("label", "inputs", "path", "tensors")]
-    + [("has_formula", np.bool_)]
+    + [("has_formula", np.bool_)],
+    align=True,
 )
 """What stands around a span: the event number and label of its framework op, the module path; where a backward pass has
 none the sequence number of its forward op; the event number of a span with collective metadata; the inputs of a
@@ -332,7 +333,9 @@ def windows(collected: Collector, names: Names, lost: Lost, *, zero_is_none: boo
         if not last and rows < max(WINDOW_ROWS, 2 * tried):  # what waited for an op's end: not again with little more
             continue
         pending = np.concatenate([carried, *waiting])
-        pending = pending[np.argsort(pending["order"], kind="stable")]
+        order = pending["order"]
+        if (order[1:] < order[:-1]).any():
+            pending = pending[np.argsort(order, kind="stable")]
         if last:
             ready = closed = np.ones(len(pending), np.bool_)
         else:

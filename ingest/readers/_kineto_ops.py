@@ -133,7 +133,7 @@ def device_ops(
     used = np.unique(device["name"][kernels])
     by_name = np.zeros(len(names), np.bool_)
     by_name[used] = np.array([is_collective(names[i]) for i in used.tolist()], np.bool_)
-    told = np.fromiter((order in comm for order in device["order"][kernels].tolist()), np.bool_, len(kernels))
+    told = np.fromiter(map(comm.__contains__, device["order"][kernels].tolist()), np.bool_, len(kernels))
     communicates = by_name[device["name"][kernels]] | told
     ops.op_class[kernels[communicates]] = ops.words[str(OpClass.COLLECTIVE)]
     ops.note[kernels[communicates]] = ops.words[COLLECTIVE_NOTE]

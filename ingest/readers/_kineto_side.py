@@ -12,7 +12,7 @@ from tracegap.ingest.readers._kineto_events import Collector, Role
 from tracegap.ingest.readers._kineto_host import AROUND, Lost, Names, windows
 from tracegap.ingest.readers._kineto_launches import Launches
 from tracegap.ingest.readers._kineto_ops import cpu_work
-from tracegap.ingest.readers._kineto_spool import DONE, SPAN, Spool
+from tracegap.ingest.readers._kineto_spool import DONE, SPAN, Spool, together
 
 _NEVER = 2**62
 
@@ -46,7 +46,7 @@ def read_host(
 ) -> HostSide:
     """Goes through the host's spans once; a second time if device work must be joined by External id."""
     side = HostSide(np.zeros(0, AROUND))
-    calls = np.unique(launches.of("order"))
+    calls = np.sort(launches.of("order"))
     calls = calls[calls >= 0]
     comm = np.array(sorted(collected.comm_args), np.int64)
     sends = np.array([name.startswith(tuple(SENT_BY)) for name in names.names], np.bool_)
@@ -81,9 +81,12 @@ def _by_order(around: NDArray[Any], orders: Ints) -> NDArray[Any]:
     """The entry of each event number, all NONE where there is none."""
     nothing = np.full(1, NONE, AROUND)
     nothing["has_formula"] = False
-    table = np.concatenate([nothing, np.sort(around, order="order")])
-    at = np.minimum(np.searchsorted(table["order"], orders), len(table) - 1)
-    return table[np.where(table["order"][at] == orders, at, 0)]
+    table = np.concatenate([around, nothing])
+    by_order = np.argsort(around["order"])
+    ids = around["order"][by_order]
+    at = np.searchsorted(ids, orders)
+    found = np.append(by_order, len(around))[at]
+    return table[np.where(np.append(ids, NONE)[at] == orders, found, len(around))]
 
 
 def _join_by_ext(
@@ -106,9 +109,10 @@ def _join_by_ext(
     rows = np.flatnonzero(wanted)
     ids = np.unique(device["ext"][rows])
     found = [np.zeros(0, SPAN)]
-    for chunk in collected.spans:
-        spans = Lost().sound(chunk, zero_is_none=zero_is_none)
-        found.append(spans[(spans["role"] == Role.OP) & np.isin(spans["ext"], ids) & names.is_op[spans["label"]]])
+    for chunk in together(collected.spans):
+        maybe = chunk[np.isin(chunk["ext"], ids) & (chunk["role"] == Role.OP)]
+        spans = Lost().sound(maybe, zero_is_none=zero_is_none)
+        found.append(spans[names.is_op[spans["label"]]])
     ops = np.concatenate(found)
     ids, first, count = np.unique(ops["ext"], return_index=True, return_counts=True)
     ids, ops = ids[count == 1], ops[first[count == 1]]

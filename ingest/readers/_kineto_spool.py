@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 IN_MEMORY_BYTES = 1 << 22
 """So much of a spool is kept in memory before it goes to disk."""
 
+CHUNK_ROWS = 122_880
+"""Rows of a chunk of many: so many the store compresses together."""
+
 SPAN = np.dtype(
     [
         ("order", np.int64),  # event number
@@ -26,7 +29,8 @@ SPAN = np.dtype(
         ("role", np.int8),
         ("has_start", np.bool_),
         ("old", np.bool_),  # nested before: it only waits for its end
-    ]
+    ],
+    align=True,
 )
 """A span of a host thread."""
 
@@ -66,3 +70,19 @@ class Spool:
     def __iter__(self) -> Iterator[NDArray[Any]]:
         """All chunks in turn."""
         return (self.read(i) for i in range(len(self)))
+
+
+def together(spool: Spool) -> Iterator[NDArray[Any]]:
+    """The rows of a spool in chunks of `CHUNK_ROWS`; the last is smaller."""
+    waiting: list[NDArray[Any]] = []
+    rows = 0
+    for chunk in spool:
+        waiting.append(chunk)
+        rows += len(chunk)
+        while rows >= CHUNK_ROWS:
+            rows -= CHUNK_ROWS
+            cut = len(waiting[-1]) - rows
+            yield np.concatenate([*waiting[:-1], waiting[-1][:cut]])
+            waiting = [waiting[-1][cut:]]
+    if rows:
+        yield np.concatenate(waiting)

@@ -27,7 +27,7 @@ from tracegap.ingest.readers._kineto_launches import Launches, find_launches
 from tracegap.ingest.readers._kineto_ops import cpu_ops, device_ops, texts
 from tracegap.ingest.readers._kineto_side import HostSide, read_host
 from tracegap.ingest.readers._kineto_sound import count_lost_spans, sound_calls, sound_records, zero_is_no_time
-from tracegap.ingest.readers._kineto_spool import Spool
+from tracegap.ingest.readers._kineto_spool import together
 from tracegap.ingest.trace import COLLECTIVES, COUNTERS, HOST_EVENTS, OPS, STEP_MARKS, Device, DeviceKind, Trace
 
 NAME = "kineto"
@@ -119,7 +119,7 @@ def read(path: Path) -> Trace:
         on_cpu = cpu_ops(host.cpu_work)
         ops, comms = on_cpu.frame(shift), span_collectives(on_cpu, names, groups)
         devices = [Device(device_id="cpu", kind="cpu", name=None)] if len(ops) else []
-    batches = (_host_frame(spans, names, shift) for spans in _together(host.done))
+    batches = (_host_frame(spans, names, shift) for spans in together(host.done))
     first = next(batches, pl.DataFrame(schema=HOST_EVENTS)).cast(HOST_EVENTS)  # type: ignore[arg-type]
     large = len(ops) > LARGE_ROWS
     return Trace(
@@ -331,18 +331,6 @@ def _by_device(ops: pl.DataFrame) -> Iterator[pl.DataFrame]:
         return
     for device_id in device_ids:
         yield ops.filter(pl.col("device_id") == device_id)
-
-
-def _together(spans: Spool) -> Iterator[NDArray[Any]]:
-    """Chunks of a spool, small ones joined."""
-    waiting: list[NDArray[Any]] = []
-    for chunk in spans:
-        waiting.append(chunk)
-        if sum(map(len, waiting)) >= LARGE_ROWS:
-            yield np.concatenate(waiting)
-            waiting = []
-    if waiting:
-        yield np.concatenate(waiting)
 
 
 def _host_frame(spans: NDArray[Any], names: Names, shift: int) -> pl.DataFrame:
