@@ -53,8 +53,8 @@ def all_readers() -> Iterator[ModuleType]:
     return (importlib.import_module(f"tracegap.ingest.readers.{name}") for name in names)
 
 
-def read_trace(path: Path) -> Trace:
-    """Reads one file with the reader that knows it.
+def read_trace(path: Path, processes: int = 1) -> Trace:
+    """Reads one file with the reader that knows it, which may use so many processes.
 
     Raises:
         TraceError: no reader knows it, or it cannot be read.
@@ -62,7 +62,7 @@ def read_trace(path: Path) -> Trace:
     head = files.head_of(path)
     for reader in all_readers():
         if reader.sniff(path.name, head):
-            trace: Trace = reader.read(path)
+            trace: Trace = reader.read(path, processes)
             return trace
     known = ", ".join(str(r.NAME) for r in all_readers())
     raise UnknownFormat(str(path), f"not a trace that any reader knows ({known})", code="foreign")
@@ -89,7 +89,8 @@ def ingest_paths(
         given: files, archives, folders, patterns and URLs.
         run: name of the run that all of them belong to; else by manifest, folder or file.
         part: catalogue id of the hardware, before the manifest's and the name in the trace.
-        workers: processes that read large files of this machine, a file each; as many as it has processors unless told.
+        workers: processes that read large files of this machine, a file each or all of them one file; as many as it has
+            processors unless told.
         progress: called with each `Source` before it is read.
 
     Raises:
@@ -179,7 +180,7 @@ def _ingest_file(
             return Ingested(path=file.shown, status="already", run_id=run_id, format=form, rank=rank, trace_id=trace_id)
         described = _manifest_for(file.path)
         apart = ahead.of(file.path)
-        trace = apart.trace if apart else _read_with_rank(file.path)
+        trace = apart.trace if apart else _read_with_rank(file.path, ahead.spare)
         run_id = run or _run_id(con, file, trace, described)
         with store.transaction(con):  # the trace may still be read meanwhile, and refused
             store.remove_trace(con, trace_id)
@@ -207,9 +208,9 @@ def _ingest_file(
     )
 
 
-def _read_with_rank(path: Path) -> Trace:
+def _read_with_rank(path: Path, processes: int = 1) -> Trace:
     """Reads a file; where it does not say its rank, takes that from a name with `rank` and a number, and notes it."""
-    trace = read_trace(path)
+    trace = read_trace(path, processes)
     said = re.search(r"rank[-_.]?(\d+)", path.name, re.IGNORECASE)
     if trace.rank is None and said:
         trace.rank = int(said.group(1))

@@ -57,9 +57,11 @@ class _Failure:
 class Ahead:
     """Files that are being read ahead."""
 
-    def __init__(self, running: Mapping[Path, Future[Apart | _Failure]]) -> None:
+    def __init__(self, running: Mapping[Path, Future[Apart | _Failure]], spare: int = 1) -> None:
         """Of the files that were submitted."""
         self._running = running
+        self.spare = spare
+        """Processes that a file which is not read ahead may be read with."""
 
     def of(self, path: Path) -> Apart | None:
         """A file's rows, waited for; None where it is not read ahead.
@@ -87,19 +89,24 @@ def reading_ahead(
         processes: how many at once; as many as there are processors unless told. With one, or for one file, nothing is
             read ahead.
     """
-    processes = min(processes or os.cpu_count() or 1, len(files))
-    if processes < 2:
-        yield Ahead({})
+    processes = processes or _processors()
+    if min(processes, len(files)) < 2:
+        yield Ahead({}, spare=processes)
         return
     with tempfile.TemporaryDirectory(prefix="tracegap-") as folder:
         # A fork would take the locks of the threads of polars and DuckDB with it.
-        pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+        pool = ProcessPoolExecutor(min(processes, len(files)), mp_context=multiprocessing.get_context("spawn"))
         try:
             yield Ahead(
                 {file: pool.submit(_read, read, file, trace_id, Path(folder)) for file, trace_id in files.items()}
             )
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(read: Callable[[Path], Trace], file: Path, trace_id: str, folder: Path) -> Apart | _Failure:

@@ -1,1 +1,4 @@
-"""One module a trace format. Each defines NAME, `sniff(path, head)` and `read(source)`; found by walking this folder."""
+"""One module a trace format, found by walking this folder.
+
+Each defines NAME, `sniff(name, head)` and `read(path, processes=1)`.
+"""

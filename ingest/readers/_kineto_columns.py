@@ -1,7 +1,7 @@
 """Columns of what a Kineto trace says of its events: numbers, ids, and numbers in place of texts."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,19 @@ class Columns:
         """Appends an array of the same length to each column."""
         for name, part in parts.items():
             self._parts[name].append(part)
+
+    def extend(self, other: "Columns", numbers_of: dict[str, NDArray[Any]]) -> None:
+        """Appends the rows of another one, whose columns of ids mean other numbers here."""
+        for name, parts in other._parts.items():
+            numbers = numbers_of.get(name)
+            self._parts[name] += parts if numbers is None else [numbers[part] for part in parts]
+
+    def order_by(self, name: str, value: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
+        """Replaces a column by what `value` makes of it, and sorts all rows by that."""
+        columns = self.joined()
+        columns[name] = value(columns[name])
+        rows = np.argsort(columns[name], kind="stable")
+        self._parts = {column: [values[rows]] if len(rows) else [] for column, values in columns.items()}
 
     def joined(self) -> dict[str, NDArray[Any]]:
         """All columns, taken out; those without a row are empty."""

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import IntEnum
 from itertools import compress, islice
 from operator import attrgetter
 from sys import intern
@@ -13,72 +12,12 @@ from numpy.typing import NDArray
 
 from tracegap.ingest.hosttree import pair
 from tracegap.ingest.readers._kineto_columns import NONE, Columns, Ids, Ints, integer, positive_ids, whole_numbers
-from tracegap.ingest.readers._kineto_json import Block
+from tracegap.ingest.readers._kineto_json import BLOCK_SHIFT, Block
+from tracegap.ingest.readers._kineto_roles import Role, role_of
 from tracegap.ingest.readers._kineto_schema import Args, Event
-from tracegap.ingest.readers._kineto_spool import SPAN, Spool
-
-
-class Role(IntEnum):
-    """What an event is to us."""
-
-    IGNORED = -2  # flows and names of rows: only counted
-    LOOK = -1  # no complete span, but it may hold something: begins, ends, samples
-    LABEL = 0  # labels, waits and windows, on a lane of a device without being its work
-    KERNEL = 1
-    COPY = 2
-    MEMSET = 3
-    RUNTIME = 4
-    OP = 5
-    HOST = 6  # any other span of a host thread
-
-
-_ROLES = {
-    "kernel": Role.KERNEL,
-    "mtia_ccp_events": Role.KERNEL,
-    "mtia_workloadd": Role.KERNEL,
-    "hpu_op": Role.KERNEL,
-    "privateuse1_kernel": Role.KERNEL,
-    "privateuse1_device": Role.KERNEL,
-    "gpu_memcpy": Role.COPY,
-    "memcpy": Role.COPY,
-    "privateuse1_memcpy": Role.COPY,
-    "gpu_memset": Role.MEMSET,
-    "memset": Role.MEMSET,
-    "privateuse1_memset": Role.MEMSET,
-    "cuda_runtime": Role.RUNTIME,
-    "cuda_driver": Role.RUNTIME,
-    "hip_runtime": Role.RUNTIME,
-    "runtime": Role.RUNTIME,
-    "xpu_runtime": Role.RUNTIME,
-    "xpu_driver": Role.RUNTIME,
-    "mtia_runtime": Role.RUNTIME,
-    "glow_runtime": Role.RUNTIME,
-    "privateuse1_runtime": Role.RUNTIME,
-    "privateuse1_driver": Role.RUNTIME,
-    "cpu_op": Role.OP,
-    "operator": Role.OP,
-    "gpu_user_annotation": Role.LABEL,
-    "privateuse1_user_annotation": Role.LABEL,
-    "cuda_sync": Role.LABEL,
-    "xpu_sync": Role.LABEL,
-    "cuda_event": Role.LABEL,
-    "cuda_profiler_range": Role.LABEL,
-    "hardware_counters": Role.LABEL,
-    "collective_comm": Role.LABEL,
-    "trace": Role.LABEL,
-}
-"""By `cat` in small letters (1.8 to 1.11 write Kernel, Operator, Runtime); any other complete event is a host span."""
-
-
-def _role(ph: Any, cat: Any) -> Role:
-    if ph == "X":
-        return _ROLES.get(cat.lower() if isinstance(cat, str) else "", Role.HOST)
-    return Role.IGNORED if ph in ("s", "f", "t", "M") else Role.LOOK
-
+from tracegap.ingest.readers._kineto_spool import SPAN, Joined, Spool
 
 _NEVER = 2**62
-
-
 NO_INPUTS = b"\0" * 4
 """Inputs of which nothing is recorded."""
 
@@ -150,7 +89,7 @@ class Collector:
     """(process, thread) of host spans."""
     inputs: Ids = field(default_factory=Ids)
     """(label, the raw `_INPUTS` joined by NUL) of framework ops."""
-    spans: Spool = field(default_factory=lambda: Spool(SPAN))
+    spans: Spool | Joined = field(default_factory=lambda: Spool(SPAN))
     """Host spans, in chunks."""
     span_starts: list[int] = field(default_factory=list)
     """Earliest start in each chunk of `spans`."""
@@ -180,7 +119,6 @@ class Collector:
     _kinds: Ids = field(default_factory=Ids)
     _roles: list[Role] = field(default_factory=list)
     _words: "_Texts" = field(init=False)
-    _events: int = 0
 
     def __post_init__(self) -> None:
         self._words = _Texts(self.texts)
@@ -188,16 +126,14 @@ class Collector:
             "order", "start", "dur", "name", "role", "device", "stream", "corr", "ext", "bytes", "has_start", "has_dur"
         )
         self._calls = Columns("order", "start", "dur", "corr", "ext", "thread", "label", "has_start")
-        self._samples = Columns("device", "at", "allocated", "reserved")
+        self._samples = Columns("order", "device", "at", "allocated", "reserved")
         self._slices: list[tuple[int, int, bool, Event]] = []
 
     def add(self, block: Block) -> None:
         """Takes the events of a block."""
         events = block.events
-        first = self._events
-        self._events += len(events)
         kind = self._kinds.of([e.ph for e in events], [e.cat for e in events])
-        self._roles += [_role(*key) for key in islice(self._kinds, len(self._roles), None)]
+        self._roles += [role_of(*key) for key in islice(self._kinds, len(self._roles), None)]
         counts = np.bincount(kind)
         for i in np.flatnonzero(counts).tolist():
             self._counts[i] += int(counts[i])
@@ -208,7 +144,7 @@ class Collector:
             role = role[rows]
         if not events:
             return
-        part = _Part(events, rows + first, role, *block.times(events, rows))
+        part = _Part(events, rows + block.first, role, *block.times(events, rows))
         self._extend(part.start[of := (role >= Role.LABEL) & part.has_start], part.dur[of])
         for take, of in (
             (self._take_others, role <= Role.LABEL),
@@ -334,7 +270,7 @@ class Collector:
 
     def _take_others(self, part: "_Part") -> None:
         """Begin and end events, memory samples, labels on device lanes, entries that are no event."""
-        samples: list[tuple[int, int, int, int]] = []
+        samples: list[tuple[int, ...]] = []
         for i, event in enumerate(part.events):
             if event.ph in ("B", "E"):
                 if part.has_start[i]:
@@ -347,7 +283,7 @@ class Collector:
             elif event.ph == "i" and event.name == "[memory]" and part.has_start[i]:
                 a = event.args
                 device = self.texts["cpu" if a.device_type == 0 else str(a.device_index)]
-                samples.append((device, int(part.start[i]), _size(a.allocated), _size(a.reserved)))
+                samples.append((int(part.order[i]), device, int(part.start[i]), _size(a.allocated), _size(a.reserved)))
             elif event.ph is None and event.name is None and event.cat is None:
                 self.empty += 1
                 self.nested_document |= bool(bytes(event.nested))
@@ -371,10 +307,61 @@ class Collector:
         start = np.array([s[1] for s in begins], np.int64)
         dur = np.array([slices[i][1] for i in pairs.ends], np.int64) - start
         self._extend(start, dur)
-        roles = np.array([max(_role("X", s[3].cat), Role.RUNTIME) for s in begins], np.int8)
+        roles = np.array([max(role_of("X", s[3].cat), Role.RUNTIME) for s in begins], np.int8)
         orders = np.array([s[0] for s in begins], np.int64)
         known = np.ones(len(begins), np.bool_)
         self._take_host(_Part([s[3] for s in begins], orders, roles, start, dur, known, known))
+
+    def joined(self, other: "Collector", firsts: Ints) -> None:
+        """Takes what another process collected of other blocks of the file; `firsts` has the first event of each block."""
+
+        def whole(order: Ints) -> Ints:
+            numbers: Ints = firsts[order >> BLOCK_SHIFT] + (order & (1 << BLOCK_SHIFT) - 1)
+            return numbers
+
+        def merged(own: dict[int, Any], others: dict[int, Any]) -> dict[int, Any]:
+            both = own | others
+            numbers = whole(np.array(list(both), np.int64)) if both else ()
+            return dict(sorted(zip(map(int, numbers), both.values(), strict=True)))
+
+        texts, threads = self.texts.of(list(other.texts)), self.threads.of(*_unzipped(other.threads))
+        labels = self.labels.of(*_unzipped(other.labels))
+        label_of_inputs, raws = _unzipped(other.inputs)
+        inputs = np.append(self.inputs.of([int(labels[i]) for i in label_of_inputs], raws), NONE).astype(np.int32)
+
+        def numbered(spans: NDArray[Any]) -> None:
+            spans["order"] = whole(spans["order"])
+
+        def translated(spans: NDArray[Any]) -> None:
+            numbered(spans)
+            for column, numbers in (("label", labels), ("thread", threads), ("inputs", inputs)):
+                spans[column] = numbers[spans[column]]
+
+        self.spans = Joined([(self.spans, numbered), (other.spans, translated)])
+        self.span_starts += other.span_starts
+        for columns, of_other, numbers_of in (
+            (self._device, other._device, {"name": texts, "device": texts, "stream": texts}),
+            (self._calls, other._calls, {"thread": threads, "label": labels}),
+            (self._samples, other._samples, {"device": texts}),
+        ):
+            columns.extend(of_other, numbers_of)
+            columns.order_by("order", whole)
+        self.comm_args = merged(self.comm_args, other.comm_args)
+        self.call_bytes = merged(self.call_bytes, other.call_bytes)
+        slices = [*self._slices, *other._slices]
+        numbers = whole(np.array([s[0] for s in slices], np.int64)).tolist()
+        self._slices = sorted((number, *s[1:]) for number, s in zip(numbers, slices, strict=True))
+        for key, count in other.phases.items():
+            self._counts[self._kinds[key]] += count
+        self.first_positive_ns = min(self.first_positive_ns, other.first_positive_ns)
+        self.empty += other.empty
+        self.slices_without_time += other.slices_without_time
+        self.gpu_step_labels += other.gpu_step_labels
+        self.nested_document |= other.nested_document
+        self.device_args |= other.device_args
+        if other.first_ns is not None and other.last_end_ns is not None:
+            span = np.array([other.first_ns]), np.array([other.last_end_ns - other.first_ns])
+            self._extend(*span)
 
     def device_columns(self) -> dict[str, NDArray[Any]]:
         """Work of devices, in the file's order; taken out."""
@@ -387,6 +374,10 @@ class Collector:
     def samples(self) -> dict[str, NDArray[Any]]:
         """Samples of memory: device (a text), time in ns, bytes allocated and reserved (NONE: not told); taken out."""
         return self._samples.joined()
+
+
+def _unzipped(pairs: Ids) -> tuple[list[Any], list[Any]]:
+    return [one for one, _ in pairs], [other for _, other in pairs]
 
 
 def _kept(value: Any) -> Any:

@@ -19,7 +19,8 @@ from tracegap.ingest.classify.aten import Described
 from tracegap.ingest.classify.host import host_kind
 from tracegap.ingest.hosttree import HostTree, nest
 from tracegap.ingest.readers._kineto_columns import NONE, Ids, Ints
-from tracegap.ingest.readers._kineto_events import Collector, Role
+from tracegap.ingest.readers._kineto_events import Collector
+from tracegap.ingest.readers._kineto_roles import Role
 from tracegap.ingest.readers._kineto_spool import DONE, SPAN
 from tracegap.ingest.trace import shapes_json
 

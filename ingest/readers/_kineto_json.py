@@ -68,6 +68,8 @@ class Block:
 
     events: list[Event]
     text: bytes | memoryview
+    first: int
+    """Number of the first event."""
 
     def times(self, events: list[Event], rows: NDArray[np.int64]) -> Spans:
         """Start and duration of some of the events, which are `rows`; both ends are rounded, never the length.
@@ -151,9 +153,10 @@ class _Text:
     It stays in one place that is filled anew: fresh memory for each block costs half as much as decoding it.
     """
 
-    def __init__(self, text: bytes) -> None:
-        self._bytes = bytearray(1 + len(text) + 2 * BLOCK_BYTES)
+    def __init__(self, text: bytes, block_bytes: int) -> None:
+        self._bytes = bytearray(1 + len(text) + 2 * block_bytes)
         self._end = 1
+        self._block_bytes = block_bytes
         self.put(text)
 
     def __len__(self) -> int:
@@ -180,7 +183,7 @@ class _Text:
 
     def last_boundary(self, searched: int) -> tuple[int, int] | None:
         """The last place from `searched` on that looks like the end of one event and the start of the next."""
-        if len(self) < BLOCK_BYTES:
+        if len(self) < self._block_bytes:
             return None
         for window in (1 << 13, 1 << 16, len(self)):
             found = None
@@ -206,6 +209,40 @@ class _Text:
         self._end = 1 + len(left)
 
 
+class UnusualText(Exception):
+    """Text that must be read as a whole: by one process, block after block."""
+
+
+@dataclass
+class Share:
+    """Each `of`-th block of a file, from block `number` on; what stands behind the last whole block is number 0's.
+
+    The first event of block n has the number n << BLOCK_SHIFT, until it is known how many come before it.
+    """
+
+    number: int
+    of: int
+    counts: dict[int, int] = field(default_factory=dict)
+    """Events of each block that was decoded."""
+    block: int = 0
+
+    def mine(self) -> bool:
+        """Whether the block that comes now is one of them; if not, it is passed."""
+        if self.block % self.of == self.number:
+            return True
+        self.block += 1
+        return False
+
+    def first(self, events: int) -> int:
+        """Number of the first event of a block that has so many."""
+        self.counts[self.block] = events
+        self.block += 1
+        return (self.block - 1) << BLOCK_SHIFT
+
+
+BLOCK_SHIFT = 32
+
+
 @dataclass
 class KinetoText:
     """Reads one file's text; `blocks` yields the events, and what is beside them stands in the fields afterwards."""
@@ -213,6 +250,9 @@ class KinetoText:
     stream: BinaryIO
     path: str
     issues: Issues
+    share: "Share | None" = None
+    """Which blocks to decode; all if None."""
+    block_bytes: int = field(default_factory=lambda: BLOCK_BYTES)
     metadata: dict[str, Any] = field(default_factory=dict)
     """The keys of the object beside `traceEvents`; empty for a bare array."""
     bare_array: bool = False
@@ -225,18 +265,23 @@ class KinetoText:
     def blocks(self) -> Iterator[Block]:
         """All whole events. Raises `TraceError` (foreign, empty, truncated, interleaved) if there can be none."""
         head, first = self._find_events()
-        text = _Text(first)
+        text = _Text(first, self.block_bytes)
         offset, searched, closed = len(head), 0, False
         while not closed:
             cut = text.last_boundary(searched)
             if cut is not None:
                 end, following = cut
-                if block := self._usual(text, end):
-                    yield block
+                mine = self.share is None or self.share.mine()
+                block = self._usual(text, end) if mine else None
+                if block or not mine:
+                    if block:
+                        yield block
                     offset += following
                     text.drop(following)
                     searched = 0
                     continue
+                if self.share:
+                    raise UnusualText
                 blocks, left, closed = self._decode(text.text(0, end), offset, last=False)
                 yield from blocks
                 offset += following - len(left)
@@ -245,8 +290,10 @@ class KinetoText:
                 if closed or not left:
                     continue
             searched = max(0, len(text) - _OVERLAP_BYTES)
-            if text.more(self._read_into, max(BLOCK_BYTES, len(text))):  # doubling keeps a huge event linear
+            if text.more(self._read_into, max(self.block_bytes, len(text))):  # doubling keeps a huge event linear
                 continue
+            if self.share and self.share.number:
+                return
             blocks, left, closed = self._decode(text.text(), offset, last=True)
             yield from blocks
             offset += len(text) - len(left)
@@ -263,8 +310,12 @@ class KinetoText:
         except msgspec.DecodeError:
             array[-1:] = separator
             return None
+        return self._block(events, array)
+
+    def _block(self, events: list[Event], array: bytes | memoryview) -> Block:
+        first = self.share.first(len(events)) if self.share else self.events
         self.events += len(events)
-        return Block(events, array)
+        return Block(events, array, first)
 
     # -- the stream ------------------------------------------------------------------------------------------------
 
@@ -290,7 +341,7 @@ class KinetoText:
         """The text up to and with the `[` of the event list, and what was read behind it."""
         text = b""
         while True:
-            chunk = self._read(BLOCK_BYTES)
+            chunk = self._read(self.block_bytes)
             text += chunk
             start = text.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
             if start == b"[":
@@ -333,7 +384,7 @@ class KinetoText:
                 self._truncated(offset)
             tail = b"}"
         else:
-            while chunk := self._read(BLOCK_BYTES):
+            while chunk := self._read(self.block_bytes):
                 tail += chunk
             self._refuse_second_document(tail, offset)
         if self.bare_array:
@@ -484,9 +535,7 @@ class KinetoText:
     def _keep(self, text: bytes, blocks: list[Block]) -> None:
         """Decodes whole events into a block."""
         array = b"[" + text + b"]"
-        events = _entries(array)
-        self.events += len(events)
-        blocks.append(Block(events, array))
+        blocks.append(self._block(_entries(array), array))
 
     def _truncated(self, offset: int) -> None:
         self.issues.add(

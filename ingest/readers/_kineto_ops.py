@@ -12,9 +12,9 @@ from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.aten import Described
 from tracegap.ingest.classify.kernel import causal_mask, element_dtype, is_collective, kernel_class, kernel_dtype
 from tracegap.ingest.readers._kineto_columns import NONE, Ids, Ints
-from tracegap.ingest.readers._kineto_events import Role
 from tracegap.ingest.readers._kineto_host import Names, Window
 from tracegap.ingest.readers._kineto_launches import Launches
+from tracegap.ingest.readers._kineto_roles import Role
 from tracegap.ingest.trace import OPS
 from tracegap.models.ops import OpClass
 

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from tracegap.ingest.readers._kineto_columns import NONE, Ints
 from tracegap.ingest.readers._kineto_comms import SENT_BY
-from tracegap.ingest.readers._kineto_events import Collector, Role
+from tracegap.ingest.readers._kineto_events import Collector
 from tracegap.ingest.readers._kineto_host import AROUND, Lost, Names, windows
 from tracegap.ingest.readers._kineto_launches import Launches
 from tracegap.ingest.readers._kineto_ops import cpu_work
+from tracegap.ingest.readers._kineto_roles import Role
 from tracegap.ingest.readers._kineto_spool import DONE, SPAN, Spool, together
 
 _NEVER = 2**62

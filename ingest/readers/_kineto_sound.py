@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegap.ingest.issues import Issues
-from tracegap.ingest.readers._kineto_events import Role
 from tracegap.ingest.readers._kineto_host import Lost
+from tracegap.ingest.readers._kineto_roles import Role
 
 Table = dict[str, NDArray[Any]]
 

@@ -2,7 +2,8 @@
 
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,12 +45,28 @@ DONE = np.dtype(
 class Spool:
     """Chunks of rows of one type, kept in the order in which they come."""
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
+    def __init__(self, dtype: np.dtype[Any], path: Path | None = None) -> None:
+        """In memory and then in a temporary file, or in the file `path`, from where another process can read it."""
         self.dtype = dtype
         self.rows = 0
+        self._path = path
         self._chunks: list[tuple[int, int]] = []  # place in the file and number of rows
-        self._file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, prefix="tracegap-")  # noqa: SIM115 (see below)
+        self._open()
+
+    def _open(self) -> None:
+        self._file: Any = (
+            self._path.open("a+b") if self._path else tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, prefix="tracegap-")  # noqa: SIM115 (see below)
+        )
         weakref.finalize(self, self._file.close)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, that finds the rows in the file."""
+        self._file.flush()
+        return {name: value for name, value in vars(self).items() if name != "_file"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._open()
 
     def __len__(self) -> int:
         """Number of chunks."""
@@ -72,7 +89,36 @@ class Spool:
         return (self.read(i) for i in range(len(self)))
 
 
-def together(spool: Spool) -> Iterator[NDArray[Any]]:
+class Joined:
+    """Spools of host spans one after the other, their chunks translated when they are read."""
+
+    def __init__(self, parts: list[tuple["Spool | Joined", Callable[[NDArray[Any]], None]]]) -> None:
+        """Each spool with what changes a chunk of it in place."""
+        self._chunks = [(spool, i, change) for spool, change in parts for i in range(len(spool))]
+        self._further = Spool(SPAN)
+
+    def add(self, chunk: NDArray[Any]) -> None:
+        """Appends a chunk, as it is."""
+        self._further.add(chunk)
+        self._chunks.append((self._further, len(self._further) - 1, lambda _: None))
+
+    def __len__(self) -> int:
+        """Number of chunks."""
+        return len(self._chunks)
+
+    def read(self, i: int) -> NDArray[Any]:
+        """Chunk `i`; it can be changed."""
+        spool, place, change = self._chunks[i]
+        chunk = spool.read(place)
+        change(chunk)
+        return chunk
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """All chunks in turn."""
+        return (self.read(i) for i in range(len(self)))
+
+
+def together(spool: Spool | Joined) -> Iterator[NDArray[Any]]:
     """The rows of a spool in chunks of `CHUNK_ROWS`; the last is smaller."""
     waiting: list[NDArray[Any]] = []
     rows = 0

@@ -16,15 +16,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracegap.ingest.errors import TraceError
-from tracegap.ingest.files import open_plain
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers._kineto_columns import integer
 from tracegap.ingest.readers._kineto_comms import Groups, all_to_all_splits, device_collectives, span_collectives
-from tracegap.ingest.readers._kineto_events import Collector, Role
+from tracegap.ingest.readers._kineto_events import Collector
 from tracegap.ingest.readers._kineto_host import Names
 from tracegap.ingest.readers._kineto_json import KinetoText
 from tracegap.ingest.readers._kineto_launches import Launches, find_launches
 from tracegap.ingest.readers._kineto_ops import cpu_ops, device_ops, texts
+from tracegap.ingest.readers._kineto_roles import Role
+from tracegap.ingest.readers._kineto_share import collect
 from tracegap.ingest.readers._kineto_side import HostSide, read_host
 from tracegap.ingest.readers._kineto_sound import count_lost_spans, sound_calls, sound_records, zero_is_no_time
 from tracegap.ingest.readers._kineto_spool import together
@@ -59,20 +60,16 @@ def sniff(name: str, head: bytes) -> bool:
     return is_json and not _XLA.search(head) and bool(_SIGNS.search(head))
 
 
-def read(path: Path) -> Trace:
-    """Reads one file.
+def read(path: Path, processes: int = 1) -> Trace:
+    """Reads one file, a large one with so many processes.
 
     Raises `TraceError` with code empty, truncated, malformed, foreign (no Kineto trace) or interleaved (two processes
     wrote into the file) if nothing of it can be used; smaller damage is counted in the trace's issues.
     """
-    issues = Issues()
-    collected = Collector()
-    with open_plain(path) as stream:
-        text = KinetoText(stream, str(path), issues)
-        for block in text.blocks():
-            collected.add(block)
-        if collected.nested_document:
-            raise text.interleaved("inside the first")
+    text, collected = collect(path, processes)
+    if collected.nested_document:
+        raise text.interleaved("inside the first")
+    issues = text.issues
     collected.finish()
     metadata = text.metadata
     _refuse_foreign(path, metadata)

@@ -45,7 +45,7 @@ def sniff(name: str, head: bytes) -> bool:
     return head.startswith((SQLITE_MAGIC, REPORT_MAGIC)) or plain.endswith(_SUFFIXES)
 
 
-def read(path: Path) -> Trace:
+def read(path: Path, processes: int = 1) -> Trace:  # noqa: ARG001 (one does)
     """Reads an export (a SQLite file, compressed or not, or a folder of Parquet files), or a report.
 
     Raises:

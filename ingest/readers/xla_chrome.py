@@ -57,7 +57,7 @@ def sniff(name: str, head: bytes) -> bool:  # noqa: ARG001 - the name tells noth
     return head.lstrip()[:1] == b"{" and b'"highres-ticks"' in head and b'"traceEvents"' in head
 
 
-def read(path: Path) -> Trace:
+def read(path: Path, processes: int = 1) -> Trace:  # noqa: ARG001 (one does)
     """Reads a file. Raises TraceError where no event is whole."""
     issues = Issues()
     events = _events(path, issues)

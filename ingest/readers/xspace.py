@@ -54,7 +54,7 @@ def sniff(name: str, head: bytes) -> bool:
     return head[inside : inside + 1] == b"\x12" and head[inside + 2 : inside + 3] in (b"/", b"T", b"#", b"S", b"H")
 
 
-def read(path: Path) -> Trace:
+def read(path: Path, processes: int = 1) -> Trace:  # noqa: ARG001 (one does)
     """Reads a file. Raises TraceError where not even one plane is whole.
 
     Devices of a large file come one by one in `further_ops`, those of a small one at once.

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracegap.ingest.errors import TraceError
-from tracegap.ingest.readers import _kineto_host, _kineto_json, kineto
+from tracegap.ingest.readers import _kineto_host, _kineto_json, _kineto_spool, kineto
 from tracegap.ingest.trace import COLLECTIVES, COUNTERS, HOST_EVENTS, OPS, STEP_MARKS, Trace
 
 HEAD = '{"schemaVersion": 1, "traceEvents": ['
@@ -616,7 +616,7 @@ def test_a_whole_file_or_one_that_says_that_there_is_no_gpu_is_of_a_cpu(tmp_path
         assert trace.ops["name"].to_list() == ["aten::mm"]
 
 
-def test_the_size_of_windows_does_not_matter(tmp_path: Path) -> None:
+def test_the_size_of_windows_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps, modules and ops that are open at the end of a window, a launch in an op, a backward pass elsewhere."""
     events: list[Any] = []
     for i in range(60):
@@ -643,16 +643,18 @@ def test_the_size_of_windows_does_not_matter(tmp_path: Path) -> None:
             kernel(100 * i + 75, 20, "gemm", 2 * i + 2),
         ]
     whole = read(tmp_path, events)
-    usual = _kineto_host.WINDOW_ROWS, _kineto_json.BLOCK_BYTES, kineto.LARGE_ROWS
-    _kineto_host.WINDOW_ROWS, _kineto_json.BLOCK_BYTES, kineto.LARGE_ROWS = 20, 1000, 50
-    try:
-        parts = read(tmp_path, events)
-        batches = [batch.cast(HOST_EVENTS) for batch in parts.host_batches()]
-        assert len(batches) > 3
-        assert pl.concat(batches).sort("event_id").equals(whole.host_events)
-        assert len(parts.ops) == 0
-        assert pl.concat([ops.cast(OPS) for _, ops in parts.by_device()]).equals(whole.ops)
-    finally:
-        _kineto_host.WINDOW_ROWS, _kineto_json.BLOCK_BYTES, kineto.LARGE_ROWS = usual
+    for module, name, value in (
+        (_kineto_host, "WINDOW_ROWS", 20),
+        (_kineto_json, "BLOCK_BYTES", 1000),
+        (_kineto_spool, "CHUNK_ROWS", 50),
+        (kineto, "LARGE_ROWS", 50),
+    ):
+        monkeypatch.setattr(module, name, value)
+    parts = read(tmp_path, events)
+    batches = [batch.cast(HOST_EVENTS) for batch in parts.host_batches()]
+    assert len(batches) > 3
+    assert pl.concat(batches).sort("event_id").equals(whole.host_events)
+    assert len(parts.ops) == 0
+    assert pl.concat([ops.cast(OPS) for _, ops in parts.by_device()]).equals(whole.ops)
     assert whole.ops["module"].unique().sort().to_list() == ["Net_0", "Net_0/L_1"]
     assert whole.ops["flops"].sum() == sum(8 * (i + 1) for i in range(60))
