@@ -103,7 +103,8 @@ def ingest_paths(
         except InputError as e:
             found.append(_failed(e.path, e, str(e)))
     results = []
-    with reading_ahead(_large(con, found, run, part), _read_with_rank, workers) as ahead:
+    ahead_of_it = reading_ahead(_large(con, found, run, part), _read_with_rank, workers)
+    with ahead_of_it as ahead, store.little_memory(con):
         for source in found:
             if isinstance(source, Ingested):
                 results.append(source)

@@ -22,6 +22,7 @@ DEFAULT_STORE = "tracegap.duckdb"
 """Used where neither an argument nor TRACEGAP_STORE names a store."""
 _ROW_GROUP = 122_880  # rows that DuckDB compresses together
 _UNDER_WAY = 4  # row groups that wait to be stored
+_LOADING_MEMORY = "100MB"
 # DuckDB 1.5 and 2.0 read each other's files; from 1.3 on a text column takes two thirds of the time that it took.
 _COMPATIBILITY = {"storage_compatibility_version": "v1.4.0"}
 SQL_DIR = Path(__file__).parent / "sql"
@@ -122,6 +123,17 @@ def insert(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> N
         source = _Arrow(frame)  # found by name through DuckDB's replacement scan
         con.execute(f"insert into {table} by name select * from source").fetchall()
         del source
+
+
+@contextlib.contextmanager
+def little_memory(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Lets DuckDB keep little while rows are loaded: they go to disk row group by row group, and nobody reads them yet."""
+    ((usual,),) = con.execute("select current_setting('memory_limit')").fetchall()
+    con.execute(f"set memory_limit = '{_LOADING_MEMORY}'").fetchall()
+    try:
+        yield
+    finally:
+        con.execute(f"set memory_limit = '{usual}'").fetchall()
 
 
 class Appender:

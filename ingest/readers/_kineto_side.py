@@ -46,14 +46,16 @@ def read_host(
     zero_is_none: bool,
 ) -> HostSide:
     """Goes through the host's spans once; a second time if device work must be joined by External id."""
-    side = HostSide(np.zeros(0, AROUND))
-    calls = np.sort(launches.of("order"))
-    calls = calls[calls >= 0]
+    launched = launches.of("order")
+    side = HostSide(_nothing(len(launched)))
+    by_call = np.argsort(launched, kind="stable")
+    by_call = by_call[np.searchsorted(launched[by_call], 0) :]
+    calls = launched[by_call]
     comm = np.array(sorted(collected.comm_args), np.int64)
     sends = np.array([name.startswith(tuple(SENT_BY)) for name in names.names], np.bool_)
     has_dims = names.has_dims()
     steps = np.array([kind == "step" for kind in names.kinds], np.bool_)
-    around, forwards = [np.zeros(0, AROUND)], []
+    forwards = []
     for window in windows(collected, names, side.lost, zero_is_none=zero_is_none):
         spans = window.spans
         new = ~spans["old"]
@@ -68,21 +70,32 @@ def read_host(
         if len(calls):
             at = np.minimum(np.searchsorted(calls, spans["order"]), len(calls) - 1)
             rows = np.flatnonzero(new & (spans["role"] == Role.RUNTIME) & (calls[at] == spans["order"]))
-            around.append(window.around(rows, comm, sends))
+            found = window.around(rows, comm, sends)
+            first, end = (np.searchsorted(calls, found["order"], at_end) for at_end in ("left", "right"))
+            work = by_call[_ranges(first, end - first)]
+            side.around[work] = np.repeat(found, end - first)
             if names.has_modules:
                 forwards.append(window.forward_paths())
     side.steps.sort(key=lambda span: int(span["order"]))
-    side.around = _by_order(np.concatenate(around), launches.of("order"))
     _join_by_ext(side.around, collected, names, device, launches, zero_is_none=zero_is_none)
     _take_forward_paths(side.around, forwards)
     return side
 
 
+def _nothing(rows: int) -> NDArray[Any]:
+    nothing = np.full(rows, NONE, AROUND)
+    nothing["has_formula"] = False
+    return nothing
+
+
+def _ranges(first: Ints, lengths: Ints) -> Ints:
+    """The numbers of ranges, one after the other."""
+    return np.arange(lengths.sum()) + np.repeat(first - np.cumsum(lengths) + lengths, lengths)
+
+
 def _by_order(around: NDArray[Any], orders: Ints) -> NDArray[Any]:
     """The entry of each event number, all NONE where there is none."""
-    nothing = np.full(1, NONE, AROUND)
-    nothing["has_formula"] = False
-    table = np.concatenate([around, nothing])
+    table = np.concatenate([around, _nothing(1)])
     by_order = np.argsort(around["order"])
     ids = around["order"][by_order]
     at = np.searchsorted(ids, orders)
