@@ -1,23 +1,28 @@
-"""Traces read and accounted in other processes, a process a file, while one process keeps the store.
+"""Traces read and accounted by several processes, while one of them keeps the store.
 
-DuckDB lets one process write. The others leave their rows in files of a temporary folder, and the writer takes them
-from there in the order of the files given, so that the store is the same whatever the number of processes.
+DuckDB lets one process write. The others leave their rows in files of a temporary folder, and the writer takes them from
+there in the order of the files given, so that the store is the same whatever the number of processes. It reads a file
+itself whenever the next one to be stored is not there yet.
 """
 
 import contextlib
 import dataclasses
-import multiprocessing
-import os
+import pickle
+import subprocess
+import sys
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from tracegap.ingest import load
 from tracegap.ingest.errors import InputError
+from tracegap.ingest.processes import processors, running
 from tracegap.ingest.trace import HOST_EVENTS, OPS, Trace
 
 BIG_BYTES = 2 << 20
@@ -54,63 +59,126 @@ class _Failure:
     todo: str
 
 
+@dataclass(slots=True)
 class Ahead:
     """Files that are being read ahead."""
 
-    def __init__(self, running: Mapping[Path, Future[Apart | _Failure]], spare: int = 1) -> None:
-        """Of the files that were submitted."""
-        self._running = running
-        self.spare = spare
-        """Processes that a file which is not read ahead may be read with."""
+    spare: int = 1
+    """Processes that a file which is not read ahead may be read with."""
+    _left: deque[Path] = field(default_factory=deque)
+    _read: Callable[[Path], Apart | _Failure] | None = None
+    _done: dict[Path, Apart | _Failure | None] = field(default_factory=dict)
+    _taken: set[Path] = field(default_factory=set)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def of(self, path: Path) -> Apart | None:
-        """A file's rows, waited for; None where it is not read ahead.
+        """A file's rows, waited for; None where it is not read ahead, or the process that read it died.
 
         Raises:
             InputError: it cannot be read.
         """
-        if path not in self._running:
-            return None
-        result = self._running[path].result()
+        while True:
+            with self._changed:
+                while path in self._taken and path not in self._done and not self._left:
+                    self._changed.wait()
+                if path in self._done:
+                    break
+                if path not in self._taken:
+                    with contextlib.suppress(ValueError):
+                        self._left.remove(path)
+                    return None
+            if (other := self.take()) and self._read:
+                self.give(other, self._read(other))
+        result = self._done.pop(path)
         if isinstance(result, _Failure):
             raise InputError(result.path, result.what, code=result.code, todo=result.todo)
         return result
+
+    def take(self) -> Path | None:
+        """The next file that nobody reads yet; whoever takes it must give its rows."""
+        with self._changed:
+            if not self._left:
+                return None
+            path = self._left.popleft()
+            self._taken.add(path)
+            return path
+
+    def give(self, path: Path, result: Apart | _Failure | None) -> None:
+        """What became of a file; None where nobody knows."""
+        with self._changed:
+            self._done[path] = result
+            self._changed.notify_all()
 
 
 @contextlib.contextmanager
 def reading_ahead(
     files: Mapping[Path, str], read: Callable[[Path], Trace], processes: int | None = None
 ) -> Iterator[Ahead]:
-    """Reads files in other processes.
+    """Reads files in other processes and, when it would have to wait, in this one.
 
     Args:
         files: the files, each with the id of its trace.
         read: reads one; a function of a module.
-        processes: how many at once; as many as there are processors unless told. With one, or for one file, nothing is
-            read ahead.
+        processes: how many, this one among them; as many as there are processors unless told. With one, or for one file,
+            nothing is read ahead.
     """
-    processes = processes or _processors()
-    if min(processes, len(files)) < 2:
-        yield Ahead({}, spare=processes)
+    processes = processes or processors()
+    others = min(processes, len(files)) - 1
+    if others < 1:
+        yield Ahead(spare=processes)
         return
-    with tempfile.TemporaryDirectory(prefix="tracegap-") as folder:
-        # A fork would take the locks of the threads of polars and DuckDB with it.
-        pool = ProcessPoolExecutor(min(processes, len(files)), mp_context=multiprocessing.get_context("spawn"))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with tempfile.TemporaryDirectory(prefix="tracegap-") as name, running([[__name__]] * others, **pipes) as workers:
+        folder = Path(name)
+        ahead = Ahead(_left=deque(files), _read=lambda file: _read(read, file, files[file], folder))
+        threads = [threading.Thread(target=_feed, args=(w, ahead, read, files, folder), daemon=True) for w in workers]
+        for thread in threads:
+            thread.start()
         try:
-            yield Ahead(
-                {file: pool.submit(_read, read, file, trace_id, Path(folder)) for file, trace_id in files.items()}
-            )
+            yield ahead
         finally:
-            pool.shutdown(cancel_futures=True)
+            while ahead.take():
+                pass
+            for worker in workers:
+                worker.kill()
+            for thread in threads:
+                thread.join()
 
 
-def _processors() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _feed(
+    worker: "subprocess.Popen[bytes]",
+    ahead: Ahead,
+    read: Callable[[Path], Trace],
+    files: Mapping[Path, str],
+    folder: Path,
+) -> None:
+    """Gives files to a process, one after the other."""
+    alive = True
+    while alive and (path := ahead.take()):
+        result = None
+        try:
+            _send(worker.stdin, (read, path, files[path], folder))
+            result = pickle.load(worker.stdout)  # type: ignore[arg-type]  # noqa: S301 (of our own process)
+        except (OSError, EOFError, pickle.UnpicklingError):  # it died: the file is read again here, and that tells why
+            alive = False
+        ahead.give(path, result)
+
+
+def _send(stream: Any, message: object) -> None:
+    pickle.dump(message, stream)
+    stream.flush()
+
+
+def main() -> None:
+    """One of the other processes: reads what it is told until there is no more."""
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr
+    with contextlib.suppress(EOFError):
+        while True:
+            _send(answers, _read(*pickle.load(sys.stdin.buffer)))  # noqa: S301 (of our own process)
 
 
 def _read(read: Callable[[Path], Trace], file: Path, trace_id: str, folder: Path) -> Apart | _Failure:
-    """Runs in another process."""
+    """Reads a file; its rows lie in files of `folder` then."""
     files = _Files(folder / trace_id)
     try:
         trace = read(file)
@@ -140,3 +208,9 @@ class _Files:
         file = self._folder / f"{len(self.frames)}.arrow"
         frame.write_ipc(file)
         self.frames.append((table, file, same))
+
+
+if __name__ == "__main__":
+    from tracegap.ingest import workers  # what is sent must be of the module's classes, not of this copy's
+
+    workers.main()

@@ -4,19 +4,16 @@ Each of several processes inflates the whole text, which costs little, and decod
 only what is sound: whatever needs a word about its place in the file is read by one process from the start.
 """
 
-import os
 import pickle
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from tracegap.ingest.files import open_plain
 from tracegap.ingest.issues import Issues
+from tracegap.ingest.processes import running
 from tracegap.ingest.readers import _kineto_json
 from tracegap.ingest.readers._kineto_events import Collector
 from tracegap.ingest.readers._kineto_json import KinetoText, Share, UnusualText
@@ -63,8 +60,11 @@ def _collect(
 def _together(path: Path, processes: int) -> tuple[KinetoText, Collector]:
     with tempfile.TemporaryDirectory(prefix="tracegap-") as folder:
         results = [Path(folder) / str(number) for number in range(1, processes)]
+        commands = [
+            [__name__, str(path), str(result), str(processes), str(_kineto_json.BLOCK_BYTES)] for result in results
+        ]
         share = Share(0, processes)
-        with _running([_command(path, result, processes, _kineto_json.BLOCK_BYTES) for result in results]) as others:
+        with running(commands) as others:
             text, collected = _collect(path, Collector(), share)
             # A process that failed for another reason (memory, say) is no reason to fail: one alone tells what is wrong.
             if text.issues.by_code or any(other.wait() for other in others):
@@ -84,22 +84,6 @@ def _load(result: Path) -> tuple[dict[int, int], Collector]:
     with result.open("rb") as file:  # our own process wrote it, in a folder that only this user can open
         counts, collected = pickle.load(file)  # noqa: S301
     return counts, collected
-
-
-def _command(path: Path, result: Path, of: int, block_bytes: int) -> list[str]:
-    return [sys.executable, "-P", "-m", __name__, str(path), str(result), str(of), str(block_bytes)]
-
-
-@contextmanager
-def _running(commands: list[list[str]]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    running = [subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) for command in commands]  # noqa: S603 (ours)
-    try:
-        yield running
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
 
 
 def main(path: str, result: str, of: str, block_bytes: str) -> None:

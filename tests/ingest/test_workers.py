@@ -1,6 +1,9 @@
 """Files read by several processes make the same store as those read by one."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 from tracegap.ingest import pipeline, store
 from tracegap.ingest.errors import InputError
 from tracegap.ingest.schema import TABLES
+from tracegap.ingest.trace import Trace
 from tracegap.ingest.workers import BIG_BYTES, reading_ahead
 
 
@@ -54,3 +58,35 @@ def test_a_file_that_cannot_be_read_ahead_says_so_when_it_is_asked_for(tmp_path:
             ahead.of(tmp_path / "a.json")
         assert caught.value.code == "foreign"
         assert ahead.of(tmp_path / "other.json") is None
+
+
+def dies_elsewhere(path: Path) -> Trace:
+    """Reads in this process; ends any other one at once, as the kernel does where memory runs out."""
+    if sys.argv[0].endswith("workers.py"):
+        os._exit(9)
+    return pipeline.read_trace(path)
+
+
+def test_what_a_process_that_died_had_is_read_by_this_one(tmp_path: Path) -> None:
+    paths = [large_trace(tmp_path / "job", rank) for rank in range(4)]
+    with reading_ahead({path: path.name for path in paths}, dies_elsewhere, 3) as ahead:
+        read = [(path, ahead.of(path)) for path in paths]
+        assert sum(apart is None for _, apart in read) >= 1
+        for path, apart in read:
+            trace = apart.trace if apart else dies_elsewhere(path)
+            assert trace.rank == paths.index(path)
+
+
+def test_a_main_module_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        large_trace(tmp_path / "job", rank)
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "from tracegap.ingest import pipeline, store\n"
+        "print('once')\n"
+        "with store.open_store('s.duckdb') as con:\n"
+        "    print([r.status for r in pipeline.ingest_paths(con, ['job'], workers=2)])\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "once\n['ok', 'ok']\n"
+    assert done.stderr == ""
