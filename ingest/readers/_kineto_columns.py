@@ -43,7 +43,9 @@ def integer(value: Any) -> int | None:
 def whole_numbers(values: list[Any]) -> Ints:
     """Numbers as a column, NONE for what is no whole number of 64 bits."""
     types = {*map(type, values)}
-    if types <= {int, type(None)} and int in types:
+    if types == {type(None)}:
+        return np.full(len(values), NONE, np.int64)
+    if types <= {int, type(None)}:
         with contextlib.suppress(OverflowError):
             given = [NONE if v is None else v for v in values] if len(types) > 1 else values
             return np.fromiter(given, np.int64, len(values))

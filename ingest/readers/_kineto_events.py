@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import compress, islice
 from operator import attrgetter
-from sys import intern
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,6 +117,7 @@ class Collector:
     _counts: Counter[int] = field(default_factory=Counter)
     _kinds: Ids = field(default_factory=Ids)
     _roles: list[Role] = field(default_factory=list)
+    _comm_calls: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
     _words: "_Texts" = field(init=False)
 
     def __post_init__(self) -> None:
@@ -194,8 +194,17 @@ class Collector:
         names, sizes = [a.collective for a in args], [a.in_nelems for a in args]
         if names.count(None) == sizes.count(None) == len(args):
             return
-        for i in [i for i, told in enumerate(zip(names, sizes, strict=True)) if told != (None, None)]:
-            self.comm_args[int(orders[i])] = CommArgs(*[_kept(value) for value in _COMM_FIELDS(args[i])])
+        named = {i for i, name in enumerate(names) if name is not None}
+        for i in sorted(named | {i for i, size in enumerate(sizes) if size is not None}):
+            self.comm_args[int(orders[i])] = self._comm_of(*_COMM_FIELDS(args[i]))
+
+    def _comm_of(self, *said: Any) -> CommArgs:
+        call, seq = said[:-1], said[-1]
+        try:
+            known = self._comm_calls.setdefault(call, call)  # calls are many, few of them differ but by their number
+        except TypeError:  # lists
+            return self._comm_of(*(str(value) if isinstance(value, list | dict) else value for value in said))
+        return CommArgs._make((*known, seq))
 
     def _take_host(self, part: "_Part") -> None:
         events, roles = part.events, part.role
@@ -378,13 +387,6 @@ class Collector:
 
 def _unzipped(pairs: Ids) -> tuple[list[Any], list[Any]]:
     return [one for one, _ in pairs], [other for _, other in pairs]
-
-
-def _kept(value: Any) -> Any:
-    """Equal texts once; lists as their text."""
-    if type(value) is str:
-        return intern(value)
-    return str(value) if isinstance(value, list | dict) else value
 
 
 def _size(value: Any) -> int:
