@@ -40,8 +40,10 @@ def store_trace(
     """
     with store.Appender(con) as out:
         stored = put(out, run_id) if put else put_tables(out, trace, trace_id, run_id)
-    for device in trace.devices:
-        _put_device(con, trace_id, device, part or (described.hardware if described else None))
+        given = part or (described.hardware if described else None)
+        chips = [chip_of(device, given) for device in trace.devices]  # while the last rows are stored
+    for device, found in zip(trace.devices, chips, strict=True):
+        _put_device(con, trace_id, device, *found)
     _put_run(con, run_id, trace, described)
     store.insert_row(
         con,
@@ -72,10 +74,9 @@ def put_tables(out: Sink, trace: Trace, trace_id: str, run_id: str) -> int:
         out.add("host_events", batch, trace_id=trace_id)
         held.append(batch.filter(pl.col("kind").is_in(account.WAITS)).cast(HOST_EVENTS))  # type: ignore[arg-type]
     waits = pl.concat(held)
-    devices = {d.device_id: d for d in trace.devices}
     stored = 0
     for device_id, ops in trace.by_device():
-        device = devices[device_id]
+        device = next(d for d in trace.devices if d.device_id == device_id)
         rank = device.ordinal if device.ordinal is not None else trace.rank
         accounted = account_device(ops, trace, device_id, waits)
         stored += len(ops)
@@ -163,9 +164,10 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
     )
 
 
-def _put_device(con: duckdb.DuckDBPyConnection, trace_id: str, device: Device, given: str | None) -> None:
+def _put_device(
+    con: duckdb.DuckDBPyConnection, trace_id: str, device: Device, chip: hardware.Chip | None, matched_by: str
+) -> None:
     """Stores a device with the peaks that the theory is to use: those of the trace, else the catalogue's."""
-    chip, matched_by = chip_of(device, given)
     bandwidth = device.stated_peaks.get("hbm_bytes_per_s")
     source = "trace" if bandwidth else ("catalogue" if chip else None)
     if bandwidth is None and chip is not None:

@@ -126,9 +126,9 @@ class Trace:
     further_host_events: Iterator[pl.DataFrame] = field(default_factory=lambda: iter(()))
     """More host events, in frames made when asked for and read once: a large file need not be in memory whole."""
     further_ops: Iterator[pl.DataFrame] = field(default_factory=lambda: iter(()))
-    """Operations of further devices, a frame a device, likewise; asked for after the host events. A frame's rows of
-    `collectives` (in place of those of the frame before), its issues and facts are there when the frame is. Texts of
-    either kind of frame may be categories."""
+    """Operations of further devices, a frame a device, likewise; asked for after the host events. A frame's device, its
+    rows of `collectives` (in place of those of the frame before), its issues and facts are there when the frame is; the
+    step marks when the host events are. Texts of either kind of frame may be categories."""
 
     def host_batches(self) -> Iterator[pl.DataFrame]:
         """All host events, in frames."""
@@ -148,3 +148,14 @@ class Trace:
 def shapes_json(shapes: Any) -> str:
     """Compact JSON of shapes, as `ops.shapes` has it."""
     return json.dumps(shapes, separators=(",", ":"))
+
+
+def complete(trace: Trace) -> Trace:
+    """The trace with what was still to come, in the types of the schemas."""
+    ops, collectives = [trace.ops], [trace.collectives]
+    trace.host_events = pl.concat([batch.cast(HOST_EVENTS) for batch in trace.host_batches()])  # type: ignore[arg-type]
+    for frame in trace.further_ops:
+        ops.append(frame.cast(OPS))  # type: ignore[arg-type]
+        collectives.append(trace.collectives.cast(COLLECTIVES))  # type: ignore[arg-type]
+    trace.ops, trace.collectives = pl.concat(ops), pl.concat(collectives)
+    return trace

@@ -16,7 +16,7 @@ from tracegap.ingest.readers._kineto_roles import Role, role_of
 from tracegap.ingest.readers._kineto_schema import Args, Event
 from tracegap.ingest.readers._kineto_spool import SPAN, Joined, Spool
 
-_NEVER = 2**62
+NEVER = 2**62
 NO_INPUTS = b"\0" * 4
 """Inputs of which nothing is recorded."""
 
@@ -92,8 +92,10 @@ class Collector:
     """Host spans, in chunks."""
     span_starts: list[int] = field(default_factory=list)
     """Earliest start in each chunk of `spans`."""
-    first_positive_ns: int = _NEVER
+    first_positive_ns: int = NEVER
     """Earliest start of a host span above 0."""
+    _first_host_ns: int = NEVER
+    _first_nonzero_ns: int = NEVER
     empty: int = 0
     """Entries of the list that are no event: `{}`."""
     slices_without_time: int = 0
@@ -269,13 +271,16 @@ class Collector:
         return self.inputs.of(label.tolist(), raws)
 
     def _add_spans(self, spans: NDArray[Any]) -> None:
-        start = spans["start"]
-        least = int(start.min())
+        start, timed = spans["start"], spans["has_start"]
         self.spans.add(spans)
-        self.span_starts.append(least)
-        if least <= 0:
-            least = int(start.min(where=start > 0, initial=_NEVER))
-        self.first_positive_ns = min(self.first_positive_ns, least)
+        self.span_starts.append(int(start.min()))
+        self._first_host_ns = min(self._first_host_ns, int(start.min(where=timed, initial=NEVER)))
+        self._first_nonzero_ns = min(self._first_nonzero_ns, int(start.min(where=timed & (start != 0), initial=NEVER)))
+        self.first_positive_ns = min(self.first_positive_ns, int(start.min(where=start > 0, initial=NEVER)))
+
+    def first_host_ns(self, *, zero_is_none: bool) -> int:
+        """Earliest start of a host span that has one, `NEVER` without; 0 is none where the file has no such time."""
+        return self._first_nonzero_ns if zero_is_none else self._first_host_ns
 
     def _take_others(self, part: "_Part") -> None:
         """Begin and end events, memory samples, labels on device lanes, entries that are no event."""
@@ -362,7 +367,8 @@ class Collector:
         self._slices = sorted((number, *s[1:]) for number, s in zip(numbers, slices, strict=True))
         for key, count in other.phases.items():
             self._counts[self._kinds[key]] += count
-        self.first_positive_ns = min(self.first_positive_ns, other.first_positive_ns)
+        for name in ("first_positive_ns", "_first_host_ns", "_first_nonzero_ns"):
+            setattr(self, name, min(getattr(self, name), getattr(other, name)))
         self.empty += other.empty
         self.slices_without_time += other.slices_without_time
         self.gpu_step_labels += other.gpu_step_labels

@@ -68,7 +68,10 @@ class Names:
         self.paths: list[str] = []
         """Paths of modules that were met, by id."""
         self._path_ids: dict[tuple[int, int], int] = {}
+        self.is_step = kinds == "step"
         self._inputs = list(collected.inputs)
+        self.has_dims = np.array([not raw.startswith(b"\0\0") for _, raw in self._inputs] + [False], np.bool_)
+        """Of each id of inputs: whether it has shapes; one more for NONE."""
         self._decoded: dict[int, list[Any]] = {}
         self._described: dict[tuple[int, int, str | None, bool | None], Described] = {}
         self._standing_of_label = np.full(len(labels), _Standing.UNKNOWN, np.int8)
@@ -88,10 +91,6 @@ class Names:
         """Name of the op that has these inputs."""
         label: int = self._inputs[inputs][0]
         return self.names[label]
-
-    def has_dims(self) -> Mask:
-        """Of each id of inputs: whether it has shapes; one more for NONE."""
-        return np.array([not raw.startswith(b"\0\0") for _, raw in self._inputs] + [False], np.bool_)
 
     def shapes(self, inputs: int) -> str | None:
         """Shapes of inputs as `ops.shapes` has them."""

@@ -2,7 +2,7 @@
 
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +118,11 @@ class Joined:
         return (self.read(i) for i in range(len(self)))
 
 
-def together(spool: Spool | Joined) -> Iterator[NDArray[Any]]:
-    """The rows of a spool in chunks of `CHUNK_ROWS`; the last is smaller."""
+def together(chunks: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    """Rows in chunks of `CHUNK_ROWS`; the last is smaller."""
     waiting: list[NDArray[Any]] = []
     rows = 0
-    for chunk in spool:
+    for chunk in chunks:
         waiting.append(chunk)
         rows += len(chunk)
         while rows >= CHUNK_ROWS:

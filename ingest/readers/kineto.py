@@ -26,15 +26,15 @@ from tracegap.ingest.readers._kineto_launches import Launches, find_launches
 from tracegap.ingest.readers._kineto_ops import cpu_ops, device_ops, texts
 from tracegap.ingest.readers._kineto_roles import Role
 from tracegap.ingest.readers._kineto_share import collect
-from tracegap.ingest.readers._kineto_side import HostSide, read_host
+from tracegap.ingest.readers._kineto_side import HostSide
 from tracegap.ingest.readers._kineto_sound import count_lost_spans, sound_calls, sound_records, zero_is_no_time
 from tracegap.ingest.readers._kineto_spool import together
-from tracegap.ingest.trace import COLLECTIVES, COUNTERS, HOST_EVENTS, OPS, STEP_MARKS, Device, DeviceKind, Trace
+from tracegap.ingest.trace import COUNTERS, STEP_MARKS, Device, DeviceKind, Trace, complete
 
 NAME = "kineto"
 
 LARGE_ROWS = 1 << 15
-"""Tables with more rows are given in parts and as categories."""
+"""Where there are more operations, tables are made in parts, when they are asked for."""
 
 _XLA = re.compile(rb'"highres-ticks"')
 _SIGNS = re.compile(
@@ -80,7 +80,6 @@ def read(path: Path, processes: int = 1) -> Trace:
     }
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
-    groups = Groups(info)
     recorded = collected.device_columns()
     has_device = len(recorded["order"]) > 0
     zero_is_none = zero_is_no_time(recorded, collected.first_positive_ns)
@@ -88,56 +87,66 @@ def read(path: Path, processes: int = 1) -> Trace:
     del recorded
     names = Names(collected)
     launches = find_launches(device, sound_calls(collected.call_columns(), zero_is_none), names.processes)
-    host = read_host(collected, names, device, launches, on_cpu=not has_device, zero_is_none=zero_is_none)
-    count_lost_spans(host.lost, issues)
-    facts |= _facts(collected, text, device, names, host)
-    origin, shift = _origin(metadata, device, host)
+    host = HostSide(collected, names, device, launches, on_cpu=not has_device, zero_is_none=zero_is_none)
+    origin, shift = _origin(metadata, device, collected.first_host_ns(zero_is_none=zero_is_none))
     facts["ts_offset_ns"] = shift
     facts["gpu_events_without_launch"] = int((launches.call < 0).sum())
     facts["gpu_time_without_launch_ns"] = int(device["dur"][launches.call < 0].sum())
     _count_issues(issues, collected, launches, facts)
     facts["warnings"] = _warnings(metadata, issues)
-    rank = _rank(info, path, issues)
-    facts["all_to_all"] = []
-    if has_device:
-        of_device = device_ops(
-            device, list(collected.texts), names, launches, host.around,
-            call_bytes=collected.call_bytes, comm=collected.comm_args,
-        )  # fmt: skip
-        ops = of_device.frame(shift)
-        comms = device_collectives(of_device, collected.comm_args, groups)
-        facts["all_to_all"] = all_to_all_splits(of_device, collected.comm_args, rank, groups)
-        devices = _devices(ops["device_id"].unique().to_list(), facts, metadata, issues)
-
-    elif _device_work_is_lost(metadata, names, issues):
-        ops, comms = pl.DataFrame(schema=OPS), pl.DataFrame(schema=COLLECTIVES)
-        devices = _devices([str(p.get("id")) for p in _properties(metadata)], facts, metadata, issues)
-    else:
-        on_cpu = cpu_ops(host.cpu_work)
-        ops, comms = on_cpu.frame(shift), span_collectives(on_cpu, names, groups)
-        devices = [Device(device_id="cpu", kind="cpu", name=None)] if len(ops) else []
-    batches = (_host_frame(spans, names, shift) for spans in together(host.done))
-    first = next(batches, pl.DataFrame(schema=HOST_EVENTS)).cast(HOST_EVENTS)  # type: ignore[arg-type]
-    large = len(ops) > LARGE_ROWS
-    return Trace(
+    trace = Trace(
         format=NAME,
         framework="pytorch",
         origin_unix_ns=origin,
-        rank=rank,
+        rank=_rank(info, path, issues),
         world_size=integer(info.get("world_size")),
         host=metadata["host_name"] if isinstance(metadata.get("host_name"), str) else None,
-        devices=devices,
-        ops=pl.DataFrame(schema=OPS) if large else ops.cast(OPS),  # type: ignore[arg-type]
-        further_ops=_by_device(ops) if large else iter(()),
-        host_events=first,
-        further_host_events=batches,
-        step_marks=_step_marks(host, names, shift),
-        collectives=comms,
         counters=_counters(collected, shift),
         config=_config(metadata, info),
         facts=facts,
         issues=issues,
     )
+    trace.further_host_events = _host_events(trace, host, text, shift)
+    trace.further_ops = _operations(trace, host, metadata, shift)
+    # What run a trace belongs to may depend on its collectives, where the file does not know the number of ranks.
+    return trace if len(device["order"]) > LARGE_ROWS and trace.world_size is not None else complete(trace)
+
+
+def _host_events(trace: Trace, host: HostSide, text: KinetoText, shift: int) -> Iterator[pl.DataFrame]:
+    """The table `host_events` in parts; behind the last one, what the host side tells of the file."""
+    for spans in together(host.nested()):
+        yield _host_frame(spans, host.names, shift)
+    count_lost_spans(host.lost, trace.issues)
+    trace.facts |= _facts(text, host)
+    trace.step_marks = _step_marks(host, shift)
+
+
+def _operations(trace: Trace, host: HostSide, metadata: dict[str, Any], shift: int) -> Iterator[pl.DataFrame]:
+    """The table `ops` of each device, once the host side is gone through; with each, its collectives."""
+    facts, issues, collected = trace.facts, trace.issues, host.collected
+    info = metadata.get("distributedInfo")
+    groups = Groups(info if isinstance(info, dict) else {})
+    facts["all_to_all"] = []
+    if not host.on_cpu:
+        of_device = device_ops(
+            host.device, list(collected.texts), host.names, host.launches, host.around,
+            call_bytes=collected.call_bytes, comm=collected.comm_args,
+        )  # fmt: skip
+        ops = of_device.frame(shift)
+        comms = device_collectives(of_device, collected.comm_args, groups)
+        facts["all_to_all"] = all_to_all_splits(of_device, collected.comm_args, trace.rank, groups)
+        trace.devices = _devices(ops["device_id"].unique().to_list(), facts, metadata, issues)
+        del of_device
+    elif _device_work_is_lost(metadata, host.names, issues):
+        trace.devices = _devices([str(p.get("id")) for p in _properties(metadata)], facts, metadata, issues)
+        return
+    else:
+        on_cpu = cpu_ops(host.cpu_work)
+        ops, comms = on_cpu.frame(shift), span_collectives(on_cpu, host.names, groups)
+        trace.devices = [Device(device_id="cpu", kind="cpu", name=None)] if len(ops) else []
+    for of_one in ops.partition_by("device_id", maintain_order=True):
+        trace.collectives = comms.join(of_one.select("op_id"), on="op_id", how="semi")
+        yield of_one
 
 
 def _device_work_is_lost(metadata: dict[str, Any], names: Names, issues: Issues) -> bool:
@@ -166,10 +175,10 @@ def _refuse_foreign(path: Path, metadata: dict[str, Any]) -> None:
         )
 
 
-def _origin(metadata: dict[str, Any], device: dict[str, NDArray[Any]], host: HostSide) -> tuple[int | None, int]:
+def _origin(metadata: dict[str, Any], device: dict[str, NDArray[Any]], first_host_ns: int) -> tuple[int | None, int]:
     """Unix time of t = 0, None where the file does not tell, and the file's time of t = 0; both in ns."""
     base = integer(metadata.get("baseTimeNanoseconds"))
-    first = int(device["start"].min(initial=host.first_ns))
+    first = int(device["start"].min(initial=first_host_ns))
     first = 0 if first == 2**62 else first
     if base is not None:
         return base + first, first
@@ -230,10 +239,9 @@ def _count_issues(issues: Issues, collected: Collector, launches: Launches, fact
     )
 
 
-def _facts(
-    collected: Collector, text: KinetoText, device: dict[str, NDArray[Any]], names: Names, host: HostSide
-) -> dict[str, Any]:
+def _facts(text: KinetoText, host: HostSide) -> dict[str, Any]:
     """Counts of the raw file, under the names that `reference` counts of traces use."""
+    collected, device, names = host.collected, host.device, host.names
     phases = {key: n for key, n in collected.phases.items() if key != (None, None)}
     by_phase: Counter[str] = Counter()
     by: dict[str, Counter[str]] = {"X": Counter(), "i": Counter(), "flow": Counter()}
@@ -255,7 +263,7 @@ def _facts(
         "damaged_events": text.damaged_events,
         "null_fields": text.null_fields,
         "steps_on_gpu_rows": collected.gpu_step_labels,
-        "slices": host.done.rows,
+        "slices": host.slices,
     }
     for name, wanted in (("kernel", Role.KERNEL), ("memcpy", Role.COPY), ("memset", Role.MEMSET)):
         facts[f"{name}s"] = int((role == wanted).sum())
@@ -320,16 +328,6 @@ def _devices(device_ids: list[str], facts: dict[str, Any], metadata: dict[str, A
     return devices
 
 
-def _by_device(ops: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """The operations of each device."""
-    device_ids = ops["device_id"].unique(maintain_order=True)
-    if len(device_ids) == 1:
-        yield ops
-        return
-    for device_id in device_ids:
-        yield ops.filter(pl.col("device_id") == device_id)
-
-
 def _host_frame(spans: NDArray[Any], names: Names, shift: int) -> pl.DataFrame:
     """The table `host_events` of some spans."""
     frame = pl.DataFrame(
@@ -350,7 +348,8 @@ def _host_frame(spans: NDArray[Any], names: Names, shift: int) -> pl.DataFrame:
     )
 
 
-def _step_marks(host: HostSide, names: Names, shift: int) -> pl.DataFrame:
+def _step_marks(host: HostSide, shift: int) -> pl.DataFrame:
+    names = host.names
     rows = [
         {
             "step": int(found[1]),

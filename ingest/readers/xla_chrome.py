@@ -25,8 +25,8 @@ from tracegap.ingest.readers._xplane import (
     Space,
     Value,
 )
-from tracegap.ingest.readers.xspace import complete, trace_of
-from tracegap.ingest.trace import Trace
+from tracegap.ingest.readers.xspace import trace_of
+from tracegap.ingest.trace import Trace, complete
 
 NAME = "xla_chrome"
 

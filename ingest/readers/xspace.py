@@ -29,7 +29,15 @@ from tracegap.ingest.readers._xspace_ops import (
     number,
     text,
 )
-from tracegap.ingest.trace import COLLECTIVES, COUNTERS, HOST_EVENTS, OPS, STEP_MARKS, Device, DeviceKind, Trace
+from tracegap.ingest.trace import (
+    COLLECTIVES,
+    COUNTERS,
+    STEP_MARKS,
+    Device,
+    DeviceKind,
+    Trace,
+    complete,
+)
 from tracegap.models.ops import OpClass
 
 NAME = "xspace"
@@ -63,17 +71,6 @@ def read(path: Path, processes: int = 1) -> Trace:  # noqa: ARG001 (one does)
     _check(path, space)
     trace = trace_of(space)
     return trace if sum(plane.size for plane in space.planes) > _LARGE_BYTES else complete(trace)
-
-
-def complete(trace: Trace) -> Trace:
-    """The trace with what was still to come, in the types of the schemas."""
-    ops, collectives = [trace.ops], [trace.collectives]
-    trace.host_events = pl.concat([batch.cast(HOST_EVENTS) for batch in trace.host_batches()])  # type: ignore[arg-type]
-    for frame in trace.further_ops:
-        ops.append(frame.cast(OPS))  # type: ignore[arg-type]
-        collectives.append(trace.collectives.cast(COLLECTIVES))  # type: ignore[arg-type]
-    trace.ops, trace.collectives = pl.concat(ops), pl.concat(collectives)
-    return trace
 
 
 def _check(path: Path, space: Space) -> None:

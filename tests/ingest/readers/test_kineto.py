@@ -642,7 +642,7 @@ def test_the_size_of_windows_does_not_matter(tmp_path: Path, monkeypatch: pytest
             span("cuda_runtime", "cudaLaunchKernel", 100 * i + 70, 3, tid=2, correlation=2 * i + 2),
             kernel(100 * i + 75, 20, "gemm", 2 * i + 2),
         ]
-    whole = read(tmp_path, events)
+    whole = read(tmp_path, events, distributedInfo={"rank": 0, "world_size": 1})
     for module, name, value in (
         (_kineto_host, "WINDOW_ROWS", 20),
         (_kineto_json, "BLOCK_BYTES", 1000),
@@ -650,7 +650,7 @@ def test_the_size_of_windows_does_not_matter(tmp_path: Path, monkeypatch: pytest
         (kineto, "LARGE_ROWS", 50),
     ):
         monkeypatch.setattr(module, name, value)
-    parts = read(tmp_path, events)
+    parts = read(tmp_path, events, distributedInfo={"rank": 0, "world_size": 1})
     batches = [batch.cast(HOST_EVENTS) for batch in parts.host_batches()]
     assert len(batches) > 3
     assert pl.concat(batches).sort("event_id").equals(whole.host_events)
