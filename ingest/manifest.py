@@ -1,6 +1,7 @@
 """What was run: the manifest that may lie beside the traces (`manifest.toml`, `.yaml` or `.json`)."""
 
 import datetime
+import difflib
 import hashlib
 import json
 import re
@@ -54,6 +55,36 @@ class Manifest:
     """Of the file, so that a mended manifest is noticed."""
 
 
+_TIME = (str, datetime.datetime, datetime.date)
+_KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
+    "job": ("a text", str),
+    "run": ("a text", str),
+    "simulated": ("true or false", bool),
+    "started_at": ("an ISO 8601 time", _TIME),
+    "git_commit": ("a text", str),
+    "hardware": ("a text", str),
+    "world_size": ("a whole number", int),
+    "tokens_per_step": ("a whole number", int),
+    "tags": ("a list", list),
+    "model": ("a table", dict),
+    "mesh": ("a table", dict),
+    "topology": ("a table", dict),
+    "config": ("a table", dict),
+}
+"""Keys of a manifest, and what their values are."""
+
+
+def _wrong(key: Any, value: Any) -> str | None:
+    """What is wrong with an entry of a manifest."""
+    if key not in _KINDS:
+        near = difflib.get_close_matches(str(key), _KINDS, n=1)
+        return f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else "")
+    expected, kind = _KINDS[key]
+    if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return None
+    return f"{key} is {value!r}, {expected} is expected"
+
+
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as dotted keys."""
     flat: dict[str, Any] = {}
@@ -94,21 +125,14 @@ def load(path: Path) -> Manifest:
         raise TraceError(str(path), f"not a valid manifest: {e}", code="malformed", todo="mend or remove it") from e
     if not isinstance(raw, dict):
         raise TraceError(str(path), "not a valid manifest: a table is expected", code="malformed")
-    kinds: dict[str, type | tuple[type, ...]] = {
-        "job": str, "run": str, "simulated": bool, "started_at": (str, datetime.datetime, datetime.date),
-        "git_commit": str, "hardware": str, "world_size": int, "tokens_per_step": int, "tags": list,
-        "model": dict, "mesh": dict, "topology": dict, "config": dict,
-    }  # fmt: skip
-    values: dict[str, Any] = {}
-    for key, value in raw.items():
-        if key not in kinds:
-            known = ", ".join(kinds)
-            raise TraceError(str(path), f"unknown key {key!r}", code="malformed", todo=f"known keys: {known}")
-        if not isinstance(value, kinds[key]):
-            raise TraceError(
-                str(path), f"{key}: got {value!r}", code="malformed", todo="see docs/manifest.md for its type"
-            )
-        values[key] = value
+    if wrong := [said for key, value in raw.items() if (said := _wrong(key, value))]:
+        raise TraceError(
+            str(path),
+            "; ".join(wrong),
+            code="malformed",
+            todo=f"known keys: {', '.join(_KINDS)} (see docs/manifest.md)",
+        )
+    values: dict[str, Any] = dict(raw)
     if "started_at" in values:
         values["started_at"] = _utc(values["started_at"], path)
     values["config"] = without_secrets(flatten(values.get("config", {})))

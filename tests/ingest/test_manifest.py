@@ -70,8 +70,13 @@ def test_the_three_spellings_say_the_same_without_secrets(tmp_path, name, text):
     ("text", "says"),
     [
         ("job = ", "not a valid manifest"),
-        ("jobb = 'x'", "unknown key 'jobb'"),
-        ("world_size = 'eight'", "world_size: got 'eight'"),
+        ("jobb = 'x'", "unknown key 'jobb', did you mean 'job'\\?"),
+        (
+            "wrld_size = 8\njob = 3\ncolour = 1",
+            "did you mean 'world_size'.*; job is 3, a text is expected; .*'colour';",
+        ),
+        ("world_size = true", "world_size is True, a whole number is expected"),
+        ("world_size = 'eight'", "world_size is 'eight', a whole number is expected"),
         ("started_at = 'yesterday'", "not an ISO 8601 time"),
     ],
 )
