@@ -215,7 +215,9 @@ class UnusualText(Exception):
 
 @dataclass
 class Share:
-    """Each `of`-th block of a file, from block `number` on; what stands behind the last whole block is number 0's.
+    """One process's part of a file's blocks, which `of` processes decode in turn.
+
+    Number 0 decodes the first ones and what stands behind the last whole one too.
 
     The first event of block n has the number n << BLOCK_SHIFT, until it is known how many come before it.
     """
@@ -228,7 +230,7 @@ class Share:
 
     def mine(self) -> bool:
         """Whether the block that comes now is one of them; if not, it is passed."""
-        if self.block % self.of == self.number:
+        if max(0, self.block - _HEAD_START) % self.of == self.number:
             return True
         self.block += 1
         return False
@@ -241,6 +243,8 @@ class Share:
 
 
 BLOCK_SHIFT = 32
+_HEAD_START = 64
+"""Blocks that the first process decodes while the others start."""
 
 
 @dataclass
