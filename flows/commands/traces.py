@@ -25,7 +25,7 @@ from tracegap.flows.shell import (
 @click.option(
     "--workers",
     type=click.IntRange(1),
-    help="Processes that read large files, a file each.  [default: as many as processors]",
+    help="Processes that read large files: a file each, or a single one together.  [default: as many as processors]",
 )
 @store_option
 @json_option
