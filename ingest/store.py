@@ -21,7 +21,8 @@ from tracegap.ingest.schema import BY_NAME, OF_TRACE, SCHEMA_VERSION, TABLES
 DEFAULT_STORE = "tracegap.duckdb"
 """Used where neither an argument nor TRACEGAP_STORE names a store."""
 _ROW_GROUP = 122_880  # rows that DuckDB compresses together
-_UNDER_WAY = 4  # row groups that wait to be stored
+_TOGETHER = 4  # row groups of one statement: DuckDB compresses them on as many processors
+_UNDER_WAY = 1  # statements that wait to be run
 # DuckDB 1.5 and 2.0 read each other's files; from 1.3 on a text column takes two thirds of the time that it took.
 _COMPATIBILITY = {"storage_compatibility_version": "v1.4.0"}
 SQL_DIR = Path(__file__).parent / "sql"
@@ -159,12 +160,11 @@ class Appender:
         frame = frame.with_columns(pl.lit(value, dtype=kinds[type(value)]).alias(name) for name, value in same.items())
         if table in self._left:
             frame = pl.concat([self._left.pop(table), frame], how="vertical_relaxed")
-        for first in range(0, len(frame), _ROW_GROUP):
-            group = frame[np.arange(first, min(first + _ROW_GROUP, len(frame)))]  # a slice would hold the whole frame
-            if len(group) == _ROW_GROUP:
-                self._submit(table, group)
-            else:
-                self._left[table] = group
+        whole = len(frame) - len(frame) % _ROW_GROUP
+        for first in range(0, whole, _TOGETHER * _ROW_GROUP):
+            self._submit(table, _rows(frame, first, min(first + _TOGETHER * _ROW_GROUP, whole)))
+        if whole < len(frame):
+            self._left[table] = _rows(frame, whole, len(frame))
 
     def _submit(self, table: str, frame: pl.DataFrame) -> None:
         if len(self._running) == _UNDER_WAY:
@@ -174,6 +174,11 @@ class Appender:
     def _wait(self) -> None:
         while self._running:
             self._running.pop(0).result()
+
+
+def _rows(frame: pl.DataFrame, first: int, end: int) -> pl.DataFrame:
+    """Some rows on their own: a slice would hold the whole frame."""
+    return frame[np.arange(first, end)]
 
 
 def insert_row(con: duckdb.DuckDBPyConnection, table: str, row: Mapping[str, Any]) -> None:
