@@ -21,7 +21,7 @@ from tracegap.ingest.schema import BY_NAME, OF_TRACE, SCHEMA_VERSION, TABLES
 DEFAULT_STORE = "tracegap.duckdb"
 """Used where neither an argument nor TRACEGAP_STORE names a store."""
 _ROW_GROUP = 122_880  # rows that DuckDB compresses together
-_TOGETHER = 4  # row groups of one statement: DuckDB compresses them on as many processors
+_TOGETHER = 2  # row groups of one statement: DuckDB compresses them on as many processors
 _UNDER_WAY = 1  # statements that wait to be run
 # DuckDB 1.5 and 2.0 read each other's files; from 1.3 on a text column takes two thirds of the time that it took.
 _COMPATIBILITY = {"storage_compatibility_version": "v1.4.0"}
