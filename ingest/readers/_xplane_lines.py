@@ -325,11 +325,15 @@ class _Columns:
     def line(self, message: Any) -> Line:
         """The line with all blocks joined."""
         columns: dict[str, NDArray[Any]] = {}
+        sizes = [len(block["kind"]) for block in self.blocks]
         for name in {name for block in self.blocks for name in block}:
             absent = -1 if name.startswith("'") else MISSING
             kind = np.int32 if name.startswith("'") else np.int64
-            columns[name] = np.concatenate(
-                [b[name] if name in b else np.full(len(b["kind"]), absent, dtype=kind) for b in self.blocks]
+            columns[name] = np.concatenate(  # a column is not needed twice
+                [
+                    block.pop(name) if name in block else np.full(size, absent, dtype=kind)
+                    for block, size in zip(self.blocks, sizes, strict=True)
+                ]
             )
         empty = np.zeros(0, dtype=np.int64)
         fixed = {name: columns.pop(name, empty) for name in ("kind", "offset_ps", "duration_ps")}
