@@ -23,6 +23,7 @@ DEFAULT_STORE = "tracegap.duckdb"
 _ROW_GROUP = 122_880  # rows that DuckDB compresses together
 _TOGETHER = 2  # row groups of one statement: DuckDB compresses them on as many processors
 _UNDER_WAY = 1  # statements that wait to be run
+_HELD = "128MB"  # what DuckDB may hold meanwhile: else it holds all that was stored, until the store is closed
 # DuckDB 1.5 and 2.0 read each other's files; from 1.3 on a text column takes two thirds of the time that it took.
 _COMPATIBILITY = {"storage_compatibility_version": "v1.4.0"}
 SQL_DIR = Path(__file__).parent / "sql"
@@ -135,6 +136,7 @@ class Appender:
     def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
         """Into the tables of a store."""
         self._con = con
+        con.execute(f"set memory_limit = '{_HELD}'").fetchall()
         self._left: dict[str, pl.DataFrame] = {}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._running: list[Future[None]] = []
@@ -151,6 +153,7 @@ class Appender:
                 self._wait()
         finally:
             self._thread.shutdown()
+            self._con.execute("reset memory_limit").fetchall()
 
     def add(self, table: str, frame: pl.DataFrame, **same: str | int | None) -> None:
         """Appends a frame as `insert` does, with columns `same` of one value. Waits where too much is under way."""
