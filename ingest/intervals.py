@@ -21,6 +21,8 @@ def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     if not increasing(starts):
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
+    if (starts[1:] > ends[:-1]).all():
+        return starts, ends
     reach = np.maximum.accumulate(ends)
     first = np.concatenate(([True], starts[1:] > reach[:-1]))
     last = np.concatenate((first[1:], [True]))

@@ -133,16 +133,19 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
         }
     )
     shares = account.shares(starts, ends, states, windows)
-    share_ns = sums_by(shares.op, shares.share_ns, len(ops))
+    uncut = len(shares.op) == len(ops)  # each operation is one piece, in their order
+    share_ns = shares.share_ns if uncut else sums_by(shares.op, shares.share_ns, len(ops))
     inside = shares.window != account.OUTSIDE
+    rows = slice(None) if inside.all() else inside
+    of = slice(None) if uncut and inside.all() else shares.op[rows]
     state_names = pl.Series([s.value for s in account.WORK_STATES], dtype=pl.Categorical)
     op_windows = pl.DataFrame(
         {
-            "op_id": ops["op_id"].to_numpy()[shares.op[inside]],
-            "step": np.array(found.steps, dtype=np.int64)[shares.window[inside]],
-            "state": state_names.gather(states[shares.op[inside]]),
-            "dur_ns": shares.dur_ns[inside],
-            "share_ns": shares.share_ns[inside],
+            "op_id": ops["op_id"].to_numpy()[of],
+            "step": np.array(found.steps, dtype=np.int64)[shares.window[rows]],
+            "state": state_names.gather(states[of]),
+            "dur_ns": shares.dur_ns[rows],
+            "share_ns": shares.share_ns[rows],
         }
     )
     step_rows = pl.DataFrame(
