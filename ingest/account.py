@@ -202,13 +202,13 @@ def idle_by_cause(ops: pl.DataFrame, windows: Windows, host: pl.DataFrame, mark_
     following = np.minimum(following, len(starts) - 1)
     launch = ops["launch_ns"][following]
     known = has_next & launch.is_not_null().to_numpy()
-    threads = ops["launch_thread"].gather(following[known]).fill_null("")
+    launched = ops.select(pl.col("launch_thread").gather(following[known]).fill_null(""))
     h = np.clip(launch.fill_null(0).to_numpy(), a, b)
 
     spans = host.filter(pl.col("kind").is_in(WAITS) & pl.col("dur_ns").is_not_null())
     input_ns, held_ns = np.zeros_like(a), np.zeros_like(a)
-    for thread in threads.unique():
-        mine = np.flatnonzero(known)[(threads == thread).to_numpy()]
+    for thread in launched["launch_thread"].unique():
+        mine = np.flatnonzero(known)[launched.select(pl.col("launch_thread") == thread).to_series().to_numpy()]
         near = spans.filter(pl.col("thread").is_in([thread, mark_thread or thread]))
         for kinds, into in ((["input"], input_ns), (["input", "sync"], held_ns)):
             held = near.filter(pl.col("kind").is_in(kinds))
