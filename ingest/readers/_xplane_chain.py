@@ -28,7 +28,6 @@ _ADVANCE = np.where(
     (_LENGTHS & 0x7F) + 2,
     np.where(_LENGTHS & 0x8000 == 0, (_LENGTHS >> 8 << 7 | _LENGTHS & 0x7F) + 3, 0),
 )
-_ADVANCE_OF = _ADVANCE.tolist()
 """By the two bytes after the tag: bytes from an event to the next; 0 where the length takes more than two bytes."""
 
 
@@ -52,8 +51,9 @@ def follow(data: bytes, at: int, end: int, until: int | None = None) -> tuple[In
     until = end if until is None else until
     found: list[int] = []
     while at < until and data[at] == TAG:
-        size = data[at + 1]
-        after = at + 2 + size if size < 0x80 else at + _ADVANCE_OF[size | data[at + 2] << 8]
+        after = at + 2 + data[at + 1]
+        if data[at + 1] >= 0x80:
+            after = at + int(_ADVANCE[data[at + 1] | data[at + 2] << 8])
         if after == at or after > end:
             break
         found.append(at)
@@ -84,33 +84,29 @@ def _joined(data: bytes, begins: Ints, visited: Ints, end: int) -> tuple[Ints, i
     """The events of all lanes in order; see `events_from`."""
     lanes = visited.shape[1]
     leaves = (visited < begins[1:]).sum(axis=0)  # step at which a lane is at or behind the beginning of the next
-    through = leaves < len(visited)
+    through = leaves < len(visited)  # the others came upon what is no event
     arrives = visited[np.minimum(leaves, len(visited) - 1), np.arange(lanes)]
     met = visited[:_MERGE, 1:] == arrives[:-1]
     enters = np.append(0, met.argmax(axis=0))
     sound = through & np.append(True, met.any(axis=0)) & (enters <= leaves)
     parts: list[Ints] = []
     lane, here = 0, int(begins[0])
-    while lane < lanes:
-        wrong = np.flatnonzero(~sound[lane:])
-        stop = lane + int(wrong[0]) if len(wrong) else lanes
-        if stop > lane:
+    while lane < lanes and here >= begins[lane]:
+        if sound[lane]:
+            wrong = np.flatnonzero(~sound[lane:])
+            run = slice(lane, lane + int(wrong[0]) if len(wrong) else lanes)
             steps = np.arange(len(visited))[:, None]
-            taken = (steps >= enters[lane:stop]) & (steps < leaves[lane:stop])
-            parts.append(visited[:, lane:stop].T[taken.T])
-            here = int(arrives[stop - 1])
-        lane = stop
-        while lane < lanes:  # past what is wrong, until a lane is met
+            taken = (steps >= enters[run]) & (steps < leaves[run])
+            parts.append(visited[:, run].T[taken.T])
+            lane, here = run.stop, int(arrives[run.stop - 1])
+        else:  # the events before lead on; perhaps the next lane is met
             found, here = follow(data, here, end, int(begins[lane + 1]))
             parts.append(found)
             lane += 1
-            if here < begins[lane]:
-                lane = lanes + 1
-            elif lane < lanes and through[lane]:
+            if lane < lanes:
                 step = np.flatnonzero(visited[: min(_MERGE, leaves[lane] + 1), lane] == here)
-                if len(step):
-                    sound[lane], enters[lane] = True, step[0]
-                    break
+                sound[lane] = through[lane] and len(step)
+                enters[lane] = step[0] if len(step) else 0
     starts = np.concatenate(parts)
     if here > end:  # the last one is not whole
         starts, here = starts[:-1], int(starts[-1])

@@ -114,7 +114,23 @@ def _column(values: Sequence[str | int | None], which: Ints, kind: Any) -> pl.Se
     return pl.Series(values, dtype=kind).gather(which)
 
 
-def frame_of(parts: Sequence[Mapping[str, pl.Series | Same]], first: int) -> pl.DataFrame:
+@dataclass(slots=True, kw_only=True)
+class Executions:
+    """What one plane ran on one device."""
+
+    device_id: str
+    ordinal: int
+    batches: list[Batch]
+
+    def frame(self, first: int, step_of_group: Mapping[int, int]) -> pl.DataFrame:
+        """Its operations as rows of OPS, texts as categories, numbered from `first`; the batches are gone afterwards."""
+        parts = []
+        while self.batches:
+            parts.append(self.batches.pop(0).columns(self.device_id, step_of_group))
+        return _frame_of(parts, first)
+
+
+def _frame_of(parts: Sequence[Mapping[str, pl.Series | Same]], first: int) -> pl.DataFrame:
     """Rows of OPS from the columns of batches, numbered from `first`."""
     sizes = [len(part["start_ns"]) for part in parts if isinstance(part["start_ns"], pl.Series)]
     columns: dict[str, pl.Series | Same] = {}
@@ -137,15 +153,6 @@ def frame_of(parts: Sequence[Mapping[str, pl.Series | Same]], first: int) -> pl.
             for name, column in columns.items()
         ),
     )
-
-
-@dataclass(slots=True, kw_only=True)
-class Executions:
-    """What one plane ran on one device."""
-
-    device_id: str
-    ordinal: int
-    batches: list[Batch]
 
 
 @dataclass(slots=True)

@@ -26,7 +26,6 @@ from tracegap.ingest.readers._xspace_ops import (
     Executions,
     Op,
     Programs,
-    frame_of,
     number,
     text,
 )
@@ -169,7 +168,7 @@ def _frames(
             size = sum(len(batch.op) for batch in rows.batches)
             _note_halves(rows, trace.issues)
             trace.collectives = _collectives(rows, first)
-            yield _ops(rows, first, step_of_group)
+            yield rows.frame(first, step_of_group)
             first += size
 
 
@@ -203,14 +202,6 @@ def _samples(plane: Plane, device_id: str | None, clock: Clock) -> pl.DataFrame:
         sampled = pl.DataFrame(columns).filter(pl.col("value").is_not_nan())
         frames.append(sampled.select(pl.lit(device_id, dtype=pl.String).alias("device_id"), "name", "ts_ns", "value"))
     return pl.concat(frames)
-
-
-def _ops(rows: Executions, first: int, step_of_group: dict[int, int]) -> pl.DataFrame:
-    """Operations of one device, numbered from `first`."""
-    parts = []
-    while rows.batches:
-        parts.append(rows.batches.pop(0).columns(rows.device_id, step_of_group))
-    return frame_of(parts, first)
 
 
 def _note_halves(rows: Executions, issues: Issues) -> None:
