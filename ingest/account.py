@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracegap.ingest.intervals import Cover, Floats, Ints, apportion, cut, gaps, sorted_unique, sums_by
+from tracegap.ingest.intervals import Cover, Floats, Ints, apportion, cut, gaps, increasing, sorted_unique, sums_by
 from tracegap.models.ops import STATE_OF_CLASS, State
 
 WORK_STATES = (State.COMPUTE, State.EXPOSED_COMM, State.EXPOSED_COPY)
@@ -183,7 +183,9 @@ def idle_by_cause(ops: pl.DataFrame, windows: Windows, host: pl.DataFrame, mark_
     out = {cause: np.zeros(len(windows.starts), dtype=np.int64) for cause in IDLE_CAUSES}
     if not len(ops) or not len(windows.starts):
         return out
-    ops = ops.select("op_id", "start_ns", "dur_ns", "launch_ns", "launch_thread").sort("start_ns", "op_id")
+    ops = ops.select("op_id", "start_ns", "dur_ns", "launch_ns", "launch_thread")
+    if not (increasing(ops["start_ns"].to_numpy()) and increasing(ops["op_id"].to_numpy())):
+        ops = ops.sort("start_ns", "op_id")
     starts = ops["start_ns"].to_numpy()
     ends = starts + ops["dur_ns"].to_numpy()
     lo, hi = int(windows.starts[0]), int(windows.ends[-1])
@@ -192,18 +194,21 @@ def idle_by_cause(ops: pl.DataFrame, windows: Windows, host: pl.DataFrame, mark_
     inside = tile_window[pieces.tile] != OUTSIDE
     a, b, window = pieces.begin[inside], pieces.end[inside], tile_window[pieces.tile][inside]
 
+    if ops["launch_ns"].null_count() == len(ops):
+        out["idle_unknown_ns"] = sums_by(window, b - a, len(windows.starts))
+        return out
     following = np.searchsorted(starts, b, side="left")
     has_next = following < len(starts)
     following = np.minimum(following, len(starts) - 1)
     launch = ops["launch_ns"][following]
     known = has_next & launch.is_not_null().to_numpy()
-    threads = ops["launch_thread"][following].fill_null("").to_numpy()
+    launched = ops.select(pl.col("launch_thread").gather(following[known]).fill_null(""))
     h = np.clip(launch.fill_null(0).to_numpy(), a, b)
 
     spans = host.filter(pl.col("kind").is_in(WAITS) & pl.col("dur_ns").is_not_null())
     input_ns, held_ns = np.zeros_like(a), np.zeros_like(a)
-    for thread in set(threads[known].tolist()):
-        mine = known & (threads == thread)
+    for thread in launched["launch_thread"].unique():
+        mine = np.flatnonzero(known)[launched.select(pl.col("launch_thread") == thread).to_series().to_numpy()]
         near = spans.filter(pl.col("thread").is_in([thread, mark_thread or thread]))
         for kinds, into in ((["input"], input_ns), (["input", "sync"], held_ns)):
             held = near.filter(pl.col("kind").is_in(kinds))
@@ -216,6 +221,4 @@ def idle_by_cause(ops: pl.DataFrame, windows: Windows, host: pl.DataFrame, mark_
         "idle_gap_ns": np.where(known, b - h, 0),
         "idle_unknown_ns": np.where(known, 0, b - a),
     }
-    for cause, ns in by_cause.items():
-        np.add.at(out[cause], window, ns)
-    return out
+    return {cause: sums_by(window, by_cause[cause], len(windows.starts)) for cause in IDLE_CAUSES}

@@ -8,19 +8,30 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+_WHOLE = 1 << 53  # doubles up to here are exact
+
 
 def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Sorted disjoint intervals with the same points; touching ones are joined, empty ones dropped."""
     keep = ends > starts
-    starts, ends = starts[keep], ends[keep]
+    if not keep.all():
+        starts, ends = starts[keep], ends[keep]
     if not len(starts):
         return starts, ends
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], ends[order]
+    if not increasing(starts):
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+    if (starts[1:] > ends[:-1]).all():
+        return starts, ends
     reach = np.maximum.accumulate(ends)
     first = np.concatenate(([True], starts[1:] > reach[:-1]))
     last = np.concatenate((first[1:], [True]))
     return starts[first], reach[last]
+
+
+def increasing(values: Ints) -> bool:
+    """Whether no value is less than the one before it. Most columns of a trace are in order and need no sorting."""
+    return bool((values[1:] >= values[:-1]).all())
 
 
 def sorted_unique(values: Ints) -> Ints:
@@ -123,7 +134,9 @@ def apportion(parts: Floats, groups: Ints, totals: Ints) -> Ints:
 
 
 def sums_by(groups: Ints, values: Ints, n: int) -> Ints:
-    """Exact integer sums by group: bincount adds doubles, so the numbers go in two halves that stay whole in them."""
+    """Exact integer sums by group: bincount adds doubles, so large numbers go in two halves that stay whole in them."""
+    if len(values) and values.min() >= 0 and values.max() < _WHOLE // len(values):
+        return np.bincount(groups, weights=values, minlength=n).astype(np.int64)
     low, high = values & 0xFFFFFF, values >> 24
     parts = (np.bincount(groups, weights=half, minlength=n).astype(np.int64) for half in (low, high))
     return next(parts) + (next(parts) << 24)

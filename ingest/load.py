@@ -119,21 +119,36 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
     if found.source == steps.INFERRED:
         at = np.searchsorted(windows.starts, starts, side="right") - 1
         ops = ops.with_columns(step=pl.Series(at).replace(-1, None).cast(pl.Int64))
+    thread = marks["thread"].drop_nulls()
+    idle = account.idle_by_cause(ops, windows, waits, str(thread[0]) if len(thread) else None)
+    comm_state = account.WORK_STATES.index(State.EXPOSED_COMM)
+    compute_state = account.WORK_STATES.index(State.COMPUTE)
+    is_comm = states == comm_state
+    computing = Cover.of(starts[states == compute_state], ends[states == compute_state])
+    hidden = computing.within(starts[is_comm], ends[is_comm])
+    comm = pl.DataFrame(
+        {
+            "op_id": ops["op_id"].to_numpy()[is_comm],
+            "exposed_ns": (ends - starts)[is_comm] - hidden,
+            "hidden_ns": hidden,
+        }
+    )
     shares = account.shares(starts, ends, states, windows)
-    share_ns = sums_by(shares.op, shares.share_ns, len(ops))
+    uncut = len(shares.op) == len(ops)  # each operation is one piece, in their order
+    share_ns = shares.share_ns if uncut else sums_by(shares.op, shares.share_ns, len(ops))
     inside = shares.window != account.OUTSIDE
+    rows = slice(None) if inside.all() else inside
+    of = slice(None) if uncut and inside.all() else shares.op[rows]
     state_names = pl.Series([s.value for s in account.WORK_STATES], dtype=pl.Categorical)
     op_windows = pl.DataFrame(
         {
-            "op_id": ops["op_id"].to_numpy()[shares.op[inside]],
-            "step": np.array(found.steps, dtype=np.int64)[shares.window[inside]],
-            "state": state_names.gather(states[shares.op[inside]]),
-            "dur_ns": shares.dur_ns[inside],
-            "share_ns": shares.share_ns[inside],
+            "op_id": ops["op_id"].to_numpy()[of],
+            "step": np.array(found.steps, dtype=np.int64)[shares.window[rows]],
+            "state": state_names.gather(states[of]),
+            "dur_ns": shares.dur_ns[rows],
+            "share_ns": shares.share_ns[rows],
         }
     )
-    thread = marks["thread"].drop_nulls()
-    idle = account.idle_by_cause(ops, windows, waits, str(thread[0]) if len(thread) else None)
     step_rows = pl.DataFrame(
         {
             "step": found.steps,
@@ -145,18 +160,6 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
             "kernels": found.kernels,
             **{f"{s.value}_ns": shares.times[i] for i, s in enumerate((*account.WORK_STATES, State.IDLE))},
             **idle,
-        }
-    )
-    comm_state = account.WORK_STATES.index(State.EXPOSED_COMM)
-    compute_state = account.WORK_STATES.index(State.COMPUTE)
-    is_comm = states == comm_state
-    computing = Cover.of(starts[states == compute_state], ends[states == compute_state])
-    hidden = computing.within(starts[is_comm], ends[is_comm])
-    comm = pl.DataFrame(
-        {
-            "op_id": ops["op_id"].to_numpy()[is_comm],
-            "exposed_ns": (ends - starts)[is_comm] - hidden,
-            "hidden_ns": hidden,
         }
     )
     return Accounted(

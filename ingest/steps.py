@@ -105,10 +105,12 @@ def windows_of(ops: pl.DataFrame, marks: pl.DataFrame, issues: Issues) -> StepWi
     """
     if not len(ops):
         return None
-    kernels = ops.filter(~pl.col("op_class").is_in(NO_KERNEL))
-    openers = kernels if len(kernels) else ops
-    marked = openers.filter(pl.col("step").is_not_null())
+    is_kernel = ~ops["op_class"].is_in(NO_KERNEL)
+    kernels = int(is_kernel.sum())
+    opens = is_kernel if kernels else pl.repeat(value=True, n=len(ops), eager=True)
+    marked = ops.select("step", "start_ns").filter(opens & ops["step"].is_not_null())
     if not len(marked):
+        openers = ops.filter(opens)
         ordered = openers.sort("start_ns", "op_id")
         begins = _pattern(ordered)
         if begins is not None:
@@ -118,7 +120,7 @@ def windows_of(ops: pl.DataFrame, marks: pl.DataFrame, issues: Issues) -> StepWi
             windows=Windows(np.array([lo], dtype=np.int64), np.array([max(lo, hi)], dtype=np.int64)),
             steps=[0],
             source=WHOLE_TRACE,
-            kernels=[len(kernels)],
+            kernels=[kernels],
             incomplete=["the trace is cut" if issues.lost_data else None],
         )
     firsts = marked.group_by("step").agg(pl.col("start_ns").min(), pl.len().alias("n")).sort("start_ns", "step")

@@ -13,7 +13,8 @@ from typing import Any
 from tracegap.ingest.errors import TraceError
 from tracegap.ingest.files import open_plain
 from tracegap.ingest.readers._xplane_lines import MISSING, WANTED_INTS, WANTED_TEXTS, Ints, Line, read_line
-from tracegap.ingest.readers._xplane_wire import BYTES, PROTO, Value, WireError, fields, parse, stats_of, varint, within
+from tracegap.ingest.readers._xplane_windows import fields_within
+from tracegap.ingest.readers._xplane_wire import BYTES, PROTO, Value, WireError, fields, parse, stats_of, varint
 
 __all__ = [
     "MISSING",
@@ -33,10 +34,11 @@ __all__ = [
 ]
 
 _PIECE = 1 << 24  # bytes decompressed at once
+_SMALL = 1 << 22  # bytes of a plane that is held in memory while it is read
 _SHARED = 1 << 14  # bytes of an event kind that is kept to be found in other planes: HLO modules are larger, and once
 _PLANES, _ERRORS, _WARNINGS, _HOSTNAMES = 1, 2, 3, 4  # fields of XSpace
 _LINES, _KINDS = 3, 4  # of XPlane
-_NAME, _DISPLAY_NAME = 2, 11  # of XLine
+_NAME, _EVENTS, _DISPLAY_NAME = 2, 4, 11  # of XLine
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -105,6 +107,8 @@ class Source:
     size: int
     path: Path | None = None
     data: bytes = b""
+    begin: int = 0
+    """Where the data in memory begin in the file."""
     damage: TraceError | None = None
     """Why the data end early."""
 
@@ -129,10 +133,14 @@ class Source:
         """From memory."""
         return cls(size=len(data), data=data)
 
+    def part(self, at: int, size: int) -> "Source":
+        """A part of it in memory; it is read at the same places."""
+        return Source(size=self.size, data=self.read(at, size), begin=at) if self.path is not None else self
+
     def read(self, at: int, size: int) -> bytes:
         """The `size` bytes from byte `at` on, fewer at the end."""
         if self.path is None:
-            return self.data[at : at + size]
+            return self.data[at - self.begin : at - self.begin + size]
         with self.path.open("rb") as file:
             file.seek(at)
             return file.read(min(size, self.size - at))
@@ -189,15 +197,16 @@ def read_plane(data: bytes) -> Plane:
 
 def _open_plane(source: Source, base: int, size: int, shared: dict[Any, dict[bytes, tuple[int, EventKind]]]) -> Plane:
     """A plane without its lines. `shared` has the event kinds of other planes by their bytes, for each set of names."""
-    data = source.read(base, size)
+    end = base + size
+    held = source.part(base, size) if size <= _SMALL else source
     spans, entries, rest = [], [], bytearray()
-    for number, wire, tag_at, start, end in within(data, 0, len(data), base):
+    for number, wire, start, stop, whole in fields_within(held.read, base, end, passed=_LINES):
         if number == _LINES and wire == BYTES:
-            spans.append((start, end))
+            spans.append((start, stop))
         elif number == _KINDS and wire == BYTES:
-            entries.append(data[start:end])
+            entries.append(whole[len(whole) - (stop - start) :])
         else:
-            rest += data[tag_at:end]
+            rest += whole
     message = parse("XPlane", bytes(rest), base)
     names = {key: entry.name for key, entry in message.stat_metadata.items()}
     known = shared.setdefault(tuple(sorted(names.items())), {})
@@ -208,11 +217,11 @@ def _open_plane(source: Source, base: int, size: int, shared: dict[Any, dict[byt
             known[entry] = found
         kinds[found[0]] = found[1]
 
-    titles = [_line_name(data, span, base) for span in spans]
+    titles = [_line_name(held, span) for span in spans]
 
     def load(wanted: Wanted) -> list[Line]:
-        data = source.read(base, size)
-        return [read_line(data, span, names, base) for span, title in zip(spans, titles, strict=True) if wanted(title)]
+        held = source.part(base, size) if size <= _SMALL else source
+        return [read_line(held.read, *span, names) for span, title in zip(spans, titles, strict=True) if wanted(title)]
 
     return Plane(
         id=message.id,
@@ -231,12 +240,12 @@ def _kind(entry: bytes, names: dict[int, str], base: int) -> tuple[int, EventKin
     return message.key, EventKind(name=kind.name, display_name=kind.display_name, stats=stats_of(kind.stats, names))
 
 
-def _line_name(data: bytes, span: tuple[int, int], base: int) -> str:
+def _line_name(source: Source, span: tuple[int, int]) -> str:
     """Name of a line, which nearly always stands before its events."""
     shown = b""
-    for number, _, _, start, end in within(data, *span, base):
+    for number, _, start, stop, whole in fields_within(source.read, *span, passed=_EVENTS):
         if number == _NAME:
-            return data[start:end].decode(errors="replace")
+            return whole[len(whole) - (stop - start) :].decode(errors="replace")
         if number == _DISPLAY_NAME:
-            shown = data[start:end]
+            shown = whole[len(whole) - (stop - start) :]
     return shown.decode(errors="replace")

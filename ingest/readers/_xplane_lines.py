@@ -1,6 +1,6 @@
 """The events of a line of an XSpace, from bytes to columns.
 
-Events are many and are decoded all at once with numpy: a round of the loop reads one field of every event.
+Events are many and are decoded a block at once with numpy: a round of the loop reads one field of every event.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tracegap.ingest.readers._xplane_wire import BYTES, FIXED64, VARINT, WireError, parse, unpack, within
+from tracegap.ingest.readers._xplane_windows import Events, Read, events_of
+from tracegap.ingest.readers._xplane_wire import BYTES, FIXED64, VARINT, WireError, parse, unpack
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -26,9 +27,6 @@ WANTED_TEXTS = frozenset(_TEXTS.split())
 """Event statistics that are kept as text."""
 COUNTERS_LINE = "_counters_"
 """Line whose events are samples of counters: each has one number as its statistic."""
-
-_BLOCK = 1 << 15  # events decoded at once: the temporaries stay in the processor's cache
-_EVENTS = 4  # field of XLine
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,22 +74,22 @@ class Line:
         return self.texts.get(name) or (np.full(len(self), -1, dtype=np.int32), [])
 
 
-def read_line(data: bytes, span: tuple[int, int], names: dict[int, str], base: int) -> Line:
-    """A line from its bytes. Raises WireError.
+def read_line(read: Read, start: int, end: int, names: dict[int, str]) -> Line:
+    """A line of a file. Raises WireError.
 
     Args:
-        data: the plane.
-        span: where the line's content stands in it.
+        read: reads the file.
+        start: where the line's content stands in it.
+        end: where it ends.
         names: the plane's names of statistics.
-        base: where the plane's content stands in the file.
     """
     rest = bytearray()
     columns = _Columns(names)
-    for first, ends in _event_spans(data, *span, base, rest):
-        columns.add(data, first, ends, base)
-    line = columns.line(parse("XLine", bytes(rest), base + span[0]))
+    for events in events_of(read, start, end, rest):
+        columns.add(events)
+    line = columns.line(parse("XLine", bytes(rest), start))
     if line.name == COUNTERS_LINE:
-        line.values = _samples(parse("XLine", data[slice(*span)], base + span[0]).events)
+        line.values = _samples(parse("XLine", read(start, end - start), start).events)
     return line
 
 
@@ -101,44 +99,6 @@ def _samples(events: Any) -> Floats:
     placed = (event for event in events if event.WhichOneof("value") != "num_occurrences")
     numbers = ([getattr(s, k) for s in event.stats if (k := s.WhichOneof("value")) in kinds] for event in placed)
     return np.array([float(found[0]) if found else np.nan for found in numbers])
-
-
-def _event_spans(data: bytes, at: int, end: int, base: int, rest: bytearray) -> Iterator[tuple[Ints, Ints]]:
-    """Where the events of a line begin and end, block by block; the bytes of its other fields go to `rest`.
-
-    The one loop in Python over all events, so it knows the common case (an event shorter than 128 bytes) by heart.
-    """
-    starts: list[int] = []
-    long: dict[int, int] = {}  # ends of events whose length takes more than a byte
-    tag = _EVENTS << 3 | BYTES
-    data_end, end = end, end - 1
-    while at < data_end:
-        room = _BLOCK - len(starts)
-        while at < end and room and data[at] == tag and (size := data[at + 1]) < 0x80:
-            at += 2
-            starts.append(at)
-            at += size
-            room -= 1
-        if at > data_end:
-            raise WireError("malformed", base + starts[-1], "an event that runs past the end of its line")
-        if room and at < data_end:
-            number, wire, tag_at, start, stop = next(within(data, at, data_end, base))
-            at = stop
-            if number == _EVENTS and wire == BYTES:
-                long[len(starts)] = stop
-                starts.append(start)
-            else:
-                rest += data[tag_at:stop]
-        if starts and (len(starts) == _BLOCK or at >= data_end):
-            yield _spans_of(data, starts, long)
-            starts, long = [], {}
-
-
-def _spans_of(data: bytes, starts: list[int], long: dict[int, int]) -> tuple[Ints, Ints]:
-    first = np.array(starts, dtype=np.int64)
-    ends = first + np.frombuffer(data, dtype=np.uint8)[np.maximum(first - 1, 0)]
-    ends[list(long)] = list(long.values())
-    return first, ends
 
 
 @dataclass(slots=True)
@@ -187,7 +147,7 @@ def _rounds(words: NDArray[np.uint64], starts: Ints, ends: Ints, base: int) -> I
     while len(rows):
         word = words[at]
         tags = word & np.uint64(0xFF)
-        value, size = _varints(words, at + 1)
+        value, size = _varints_behind(word, words, at)
         content = at + 1
         first = int(tags[0])
         alike = bool((tags == tags[0]).all())
@@ -213,20 +173,35 @@ def _rounds(words: NDArray[np.uint64], starts: Ints, ends: Ints, base: int) -> I
             rows, at, end = rows[more], after[more], end[more]
 
 
-def _varints(words: NDArray[np.uint64], at: Ints) -> tuple[NDArray[np.uint64], Ints]:
-    """Numbers that begin at these bytes, and how many bytes each takes; far too many where a number does not end.
+def _varints_behind(word: NDArray[np.uint64], words: NDArray[np.uint64], at: Ints) -> tuple[NDArray[np.uint64], Ints]:
+    """As `_varints` of `at + 1`; `word` has the bytes from `at` on, which nearly always are enough."""
+    behind = word >> np.uint64(8)
+    if not (behind & np.uint64(0x80)).any():
+        return behind & np.uint64(0x7F), np.ones(len(at), dtype=np.int64)
+    stop = ~behind & (_HIGH >> np.uint64(8))
+    return _unpacked(behind, stop) if stop.all() else _varints(words, at + 1)
 
-    The lowest high bit that is not set marks a number's last byte; then groups of 7 bits are moved together in pairs.
-    """
+
+def _varints(words: NDArray[np.uint64], at: Ints) -> tuple[NDArray[np.uint64], Ints]:
+    """Numbers that begin at these bytes, and how many bytes each takes; far too many where a number does not end."""
     word = words[np.minimum(at, len(words) - 1)]
     stop = ~word & _HIGH
+    value, size = _unpacked(word, stop)
+    for i in np.flatnonzero(stop == 0).tolist():  # more than 8 bytes: negative numbers
+        value[i], size[i] = _long_varint(words, int(at[i]))
+    return value, size
+
+
+def _unpacked(word: NDArray[np.uint64], stop: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], Ints]:
+    """Numbers at the beginning of words whose high bits that are not set are `stop`, and their bytes.
+
+    The lowest such bit marks a number's last byte; then groups of 7 bits are moved together in pairs.
+    """
     below = (stop & -stop) - np.uint64(1)
     size = (np.bitwise_count(below).astype(np.int64) + 1) >> 3
     value = word & below & _LOW7
-    for low, high, shift in _GROUPS:
+    for low, high, shift in _GROUPS[: 2 if size.max() <= 4 else 3]:
         value = (value & low) | ((value & high) >> shift)
-    for i in np.flatnonzero(stop == 0).tolist():  # more than 8 bytes: negative numbers
-        value[i], size[i] = _long_varint(words, int(at[i]))
     return value, size
 
 
@@ -240,6 +215,9 @@ def _long_varint(words: NDArray[np.uint64], at: int) -> tuple[int, int]:
     return 0, 1 << 62
 
 
+_NUMBERS = (3 << 3, 4 << 3)  # how the numbers of XStat begin, but for floating ones
+
+
 class _Columns:
     """Collects the events of a line, block by block."""
 
@@ -251,27 +229,50 @@ class _Columns:
         self.blocks: list[dict[str, NDArray[Any]]] = []
         self.aggregated = 0
 
-    def add(self, data: bytes, starts: Ints, ends: Ints, base: int) -> None:
+    def add(self, events: Events) -> None:
         """Decodes a block of events."""
-        n, first = len(starts), int(starts[0])
-        piece = data[first : int(ends[-1])] + bytes(16)  # what is decoded together stays in the processor's cache
+        n, piece = len(events.starts), events.data
         words = np.ndarray((len(piece) - 8,), dtype="<u8", buffer=piece, strides=(1,))
         block = {name: np.zeros(n, dtype=np.int64) for name in ("kind", "offset_ps", "duration_ps")}
         fields = dict(zip((_tag(1), _tag(2), _tag(3)), block.values(), strict=True))
         aggregated = np.zeros(n, dtype=bool)
-        for now in _rounds(words, starts - first, ends - first, base + first):
+        for now in _rounds(words, events.starts, events.ends, events.base):
             for tag, column in fields.items():
                 if (hit := now.where(tag)) is not None:
                     column[now.rows[hit]] = now.value[hit].view(np.int64)
             if (hit := now.where(_tag(5))) is not None:
                 aggregated[now.rows[hit]] = True
-            if (hit := now.where(_tag(4, BYTES))) is not None:
-                stats = _rounds(words, now.at[hit], now.at[hit] + now.value[hit].view(np.int64), base + first)
+            if (hit := now.where(_tag(4, BYTES))) is not None and not self._add_alike(block, now, hit, words):
+                stats = _rounds(words, now.at[hit], now.at[hit] + now.value[hit].view(np.int64), events.base)
                 self._add_stats(block, now.rows[hit], stats, piece)
         if aggregated.any():
             self.aggregated += int(aggregated.sum())
             block = {name: column[~aggregated] for name, column in block.items()}
         self.blocks.append(block)
+
+    def _add_alike(
+        self, block: dict[str, NDArray[Any]], now: _Round, hit: slice | Ints, words: NDArray[np.uint64]
+    ) -> bool:
+        """Adds a statistic of each of some events where all are of one name and kind and hold a number; else nothing.
+
+        They nearly always are: then their first bytes are the same, and the number is the only one to be read.
+        """
+        at, length = now.at[hit], now.value[hit].view(np.int64)
+        head = words[at]
+        first = int(head[0]) & 0xFFFFFF
+        is_id, key, tag = first & 0xFF, first >> 8 & 0xFF, first >> 16
+        if is_id != _tag(1) or key >= 0x80 or tag not in _NUMBERS or (head & np.uint64(0xFFFFFF) != first).any():
+            return False
+        if (length < 4).any():
+            return False
+        if key not in self.ints:
+            return key not in self.texts
+        value, size = _varints(words, at + 3)
+        if (size + 3 != length).any():
+            return False
+        column = block.setdefault(self.ints[key], np.full(len(block["kind"]), MISSING, dtype=np.int64))
+        column[now.rows[hit]] = value.view(np.int64)
+        return True
 
     def _add_stats(self, block: dict[str, NDArray[Any]], events: Ints, rounds: Iterator[_Round], piece: bytes) -> None:
         """Adds a statistic of each of some events to a block; which statistic may differ from event to event."""
@@ -324,11 +325,15 @@ class _Columns:
     def line(self, message: Any) -> Line:
         """The line with all blocks joined."""
         columns: dict[str, NDArray[Any]] = {}
+        sizes = [len(block["kind"]) for block in self.blocks]
         for name in {name for block in self.blocks for name in block}:
             absent = -1 if name.startswith("'") else MISSING
             kind = np.int32 if name.startswith("'") else np.int64
-            columns[name] = np.concatenate(
-                [b[name] if name in b else np.full(len(b["kind"]), absent, dtype=kind) for b in self.blocks]
+            columns[name] = np.concatenate(  # a column is not needed twice
+                [
+                    block.pop(name) if name in block else np.full(size, absent, dtype=kind)
+                    for block, size in zip(self.blocks, sizes, strict=True)
+                ]
             )
         empty = np.zeros(0, dtype=np.int64)
         fixed = {name: columns.pop(name, empty) for name in ("kind", "offset_ps", "duration_ps")}

@@ -53,35 +53,38 @@ def varint(data: bytes, at: int, end: int, base: int) -> tuple[int, int]:
     raise WireError("truncated", base + end, "the data end within a number")
 
 
+def field_at(data: bytes, at: int, end: int, base: int) -> tuple[int, int, int, int]:
+    """Number, wire type, start and end of the content of the field at `at`; the end may be behind `end`.
+
+    Raises:
+        WireError: that is no field, or its head is not whole.
+    """
+    tag_at = at
+    tag, at = varint(data, at, end, base)
+    number, wire = tag >> 3, tag & 7
+    start = at
+    if wire == VARINT:
+        _, at = varint(data, at, end, base)
+    elif wire == BYTES:
+        size, start = varint(data, at, end, base)
+        at = start + size
+    elif wire in (FIXED64, FIXED32):
+        at += 8 if wire == FIXED64 else 4
+    else:
+        raise WireError("malformed", base + tag_at, f"wire type {wire}")
+    if number == 0:
+        raise WireError("malformed", base + tag_at, "field number 0")
+    return number, wire, start, at
+
+
 def fields(data: bytes, at: int, end: int, base: int) -> Iterator[tuple[int, int, int, int, int]]:
     """(number, wire type, byte of the tag, start of the content, end of the content) of the fields of a message."""
     while at < end:
-        tag_at = at
-        tag, at = varint(data, at, end, base)
-        number, wire = tag >> 3, tag & 7
-        start = at
-        if wire == VARINT:
-            _, at = varint(data, at, end, base)
-        elif wire == BYTES:
-            size, start = varint(data, at, end, base)
-            at = start + size
-        elif wire in (FIXED64, FIXED32):
-            at += 8 if wire == FIXED64 else 4
-        else:
-            raise WireError("malformed", base + tag_at, f"wire type {wire}")
-        if number == 0:
-            raise WireError("malformed", base + tag_at, "field number 0")
-        if at > end:
+        number, wire, start, stop = field_at(data, at, end, base)
+        if stop > end:
             raise WireError("truncated", base + end, "the data end within a field")
-        yield number, wire, tag_at, start, at
-
-
-def within(data: bytes, start: int, end: int, base: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """As `fields`; running out of bytes inside a message whose end is known is damage, not a cut file."""
-    try:
-        yield from fields(data, start, end, base)
-    except WireError as error:
-        raise WireError("malformed", error.byte, error.what) from None
+        yield number, wire, at, start, stop
+        at = stop
 
 
 def parse(kind: str, data: bytes, base: int) -> Any:

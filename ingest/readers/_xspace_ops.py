@@ -1,7 +1,7 @@
 """What the device planes of an XSpace have in common: operations, their executions, and the HLO modules behind them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,13 @@ ASYNC = "async"
 LEAN_OPS, LEAN_COLLECTIVES = _lean(OPS), _lean(COLLECTIVES)
 
 
+@dataclass(frozen=True, slots=True)
+class Same:
+    """A column in which all rows have one value: it needs no memory."""
+
+    value: str | int | None
+
+
 @dataclass(slots=True, kw_only=True)
 class Batch:
     """Executions on one stream. Columns have one entry for each; left out, there is nothing of the kind."""
@@ -68,40 +75,43 @@ class Batch:
     """Where executions of one operation differ."""
     bytes: list[int | None] | None = None
 
-    def frame(self, device_id: str, step_of_group: Mapping[int, int]) -> pl.DataFrame:
-        """Rows in the columns of OPS, texts as categories; op_id is not set yet."""
-        n = len(self.op)
+    def columns(self, device_id: str, step_of_group: Mapping[int, int]) -> dict[str, pl.Series | Same]:
+        """Columns of OPS, texts as categories; op_id is not set yet."""
         start = to_ns(self.start_ps)
-        columns: dict[str, pl.Series | Ints] = {
-            name: pl.Series([getattr(op, name) for op in self.ops], dtype=LEAN_OPS[name]).gather(self.op)
+        launch = np.zeros(len(self.op), dtype=np.int64) if self.launch is None else self.launch
+        columns: dict[str, pl.Series | Same] = {
+            name: _column([getattr(op, name) for op in self.ops], self.op, LEAN_OPS[name])
             for name in OPS
             if name in Op.__dataclass_fields__
         }
         for name, own in (("flops", self.flops), ("bytes", self.bytes)):
             if own is not None:
                 columns[name] = pl.Series(own, dtype=pl.Int64)
-        launch = np.zeros(len(self.op), dtype=np.int64) if self.launch is None else self.launch
-        threads = pl.Series([x.thread if x is not None else None for x in self.launches], dtype=pl.Categorical)
-        begins = pl.Series([x.start_ns if x is not None else None for x in self.launches], dtype=pl.Int64)
         columns |= {
-            "op_id": np.zeros(n, dtype=np.int64),
-            "device_id": pl.Series([device_id], dtype=pl.Categorical).new_from_index(0, n),
-            "stream": pl.Series([self.stream], dtype=pl.Categorical).new_from_index(0, n),
-            "start_ns": start,
-            "dur_ns": to_ns(self.end_ps) - start,
+            "device_id": Same(device_id),
+            "stream": Same(self.stream),
+            "start_ns": pl.Series(start),
+            "dur_ns": pl.Series(to_ns(self.end_ps) - start),
             "step": self._steps(step_of_group),
-            "correlation_id": absent(n) if self.correlation is None else nullable("correlation_id", self.correlation),
-            "launch_ns": begins.gather(launch),
-            "launch_thread": threads.gather(launch),
+            "correlation_id": Same(None) if self.correlation is None else nullable("correlation_id", self.correlation),
+            "launch_ns": _column([x.start_ns if x else None for x in self.launches], launch, pl.Int64()),
+            "launch_thread": _column([x.thread if x else None for x in self.launches], launch, pl.Categorical()),
         }
-        return pl.DataFrame({name: columns[name] for name in OPS})
+        return columns
 
-    def _steps(self, step_of_group: Mapping[int, int]) -> pl.Series:
+    def _steps(self, step_of_group: Mapping[int, int]) -> pl.Series | Same:
         if self.group is None or not step_of_group:
-            return absent(len(self.op))
+            return Same(None)
         groups, which = keyed(self.group)
         steps = pl.Series([step_of_group.get(g) for g in groups.tolist()], dtype=pl.Int64)
         return steps.gather(which)
+
+
+def _column(values: Sequence[str | int | None], which: Ints, kind: Any) -> pl.Series | Same:
+    """A column of values by their number."""
+    if len(set(values)) == 1:
+        return Same(values[0])
+    return pl.Series(values, dtype=kind).gather(which)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,6 +121,38 @@ class Executions:
     device_id: str
     ordinal: int
     batches: list[Batch]
+
+    def frame(self, first: int, step_of_group: Mapping[int, int]) -> pl.DataFrame:
+        """Its operations as rows of OPS, texts as categories, numbered from `first`; the batches are gone afterwards."""
+        parts = []
+        while self.batches:
+            parts.append(self.batches.pop(0).columns(self.device_id, step_of_group))
+        return _frame_of(parts, first)
+
+
+def _frame_of(parts: Sequence[Mapping[str, pl.Series | Same]], first: int) -> pl.DataFrame:
+    """Rows of OPS from the columns of batches, numbered from `first`."""
+    sizes = [len(part["start_ns"]) for part in parts if isinstance(part["start_ns"], pl.Series)]
+    columns: dict[str, pl.Series | Same] = {}
+    for name in (name for name in OPS if name != "op_id"):
+        pieces = [part[name] for part in parts]
+        if len(set(map(type, pieces))) == 1 and isinstance(pieces[0], Same) and len(set(pieces)) == 1:
+            columns[name] = pieces[0]
+        else:
+            columns[name] = pl.concat(
+                pl.Series([piece.value], dtype=LEAN_OPS[name]).new_from_index(0, size)
+                if isinstance(piece, Same)
+                else piece
+                for piece, size in zip(pieces, sizes, strict=True)
+            )
+    rows = pl.DataFrame({name: column for name, column in columns.items() if isinstance(column, pl.Series)})
+    return rows.select(
+        pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias("op_id"),
+        *(
+            pl.lit(column.value, dtype=LEAN_OPS[name]).alias(name) if isinstance(column, Same) else name
+            for name, column in columns.items()
+        ),
+    )
 
 
 @dataclass(slots=True)
@@ -165,11 +207,6 @@ def keyed(values: Ints) -> tuple[Ints, Ints]:
     return distinct, place[values]
 
 
-def absent(n: int) -> pl.Series:
-    """A column of numbers that are not known."""
-    return pl.Series([None], dtype=pl.Int64).new_from_index(0, n)
-
-
 def signed(unsigned: int) -> int:
     """An unsigned id as the signed one that is the same 64 bits."""
     return (unsigned + (1 << 63)) % (1 << 64) - (1 << 63)
@@ -202,9 +239,12 @@ def site_of(module_name: str, program: int | None, instruction: Instruction) -> 
 
 def holds_next(start: Ints, end: Ints) -> NDArray[np.bool_]:
     """Which spans hold at least half of the span that begins next after them: clocks leave some ps between the ends."""
-    order = np.lexsort((-end, start))
     holds = np.zeros(len(start), dtype=bool)
-    here, after = order[:-1], order[1:]
+    here: slice | Ints = slice(None, -1)
+    after: slice | Ints = slice(1, None)
+    if not ((start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] <= end[:-1]))).all():
+        order = np.lexsort((-end, start))
+        here, after = order[:-1], order[1:]
     inside = np.minimum(end[after], end[here]) - start[after]
     holds[here] = (start[after] < end[here]) & (2 * inside >= end[after] - start[after])
     return holds

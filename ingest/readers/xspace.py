@@ -165,7 +165,7 @@ def _frames(
             size = sum(len(batch.op) for batch in rows.batches)
             _note_halves(rows, trace.issues)
             trace.collectives = _collectives(rows, first)
-            yield _ops(rows, first, step_of_group)
+            yield rows.frame(first, step_of_group)
             first += size
 
 
@@ -173,15 +173,19 @@ def _read_device(trace: Trace, space: Space, parts: _Parts, context: Context) ->
     """What a device ran; notes facts and issues of its planes."""
     batches = [batch for batch in parts.batches if len(batch.op)]
     for i in parts.planes:
-        plane = _load(space.planes[i], trace.issues)
-        _note_plane(trace.facts, i, plane, context)
-        plane = _sound(plane, context.clock, trace.issues)
-        trace.counters = pl.concat([trace.counters, _samples(plane, parts.device.device_id, context.clock)])
-        read = tpu.tpu_executions if tpu.tpu_device(plane) else xla.gpu_executions
-        batches += read(plane, context)
+        batches += _read_plane(trace, i, space.planes[i], parts.device.device_id, context)
     if batches:
         trace.facts["devices"][parts.device.device_id] = device_facts(batches)
     return Executions(device_id=parts.device.device_id, ordinal=parts.device.ordinal or 0, batches=batches)
+
+
+def _read_plane(trace: Trace, i: int, plane: Plane, device_id: str, context: Context) -> list[Batch]:
+    """What a device ran according to plane `i`; the plane's lines are gone afterwards."""
+    plane = _load(plane, trace.issues)
+    _note_plane(trace.facts, i, plane, context)
+    plane = _sound(plane, context.clock, trace.issues)
+    trace.counters = pl.concat([trace.counters, _samples(plane, device_id, context.clock)])
+    return (tpu.tpu_executions if tpu.tpu_device(plane) else xla.gpu_executions)(plane, context)
 
 
 def _samples(plane: Plane, device_id: str | None, clock: Clock) -> pl.DataFrame:
@@ -195,14 +199,6 @@ def _samples(plane: Plane, device_id: str | None, clock: Clock) -> pl.DataFrame:
         sampled = pl.DataFrame(columns).filter(pl.col("value").is_not_nan())
         frames.append(sampled.select(pl.lit(device_id, dtype=pl.String).alias("device_id"), "name", "ts_ns", "value"))
     return pl.concat(frames)
-
-
-def _ops(rows: Executions, first: int, step_of_group: dict[int, int]) -> pl.DataFrame:
-    """Operations of one device, numbered from `first`."""
-    frames = []
-    while rows.batches:
-        frames.append(rows.batches.pop(0).frame(rows.device_id, step_of_group))
-    return pl.concat(frames).with_columns(op_id=pl.int_range(first, first + pl.len(), dtype=pl.Int64))
 
 
 def _note_halves(rows: Executions, issues: Issues) -> None:
