@@ -22,7 +22,7 @@ DEFAULT_STORE = "tracegap.duckdb"
 """Used where neither an argument nor TRACEGAP_STORE names a store."""
 _ROW_GROUP = 122_880  # rows that DuckDB compresses together
 _UNDER_WAY = 4  # row groups that wait to be stored
-_COMPATIBILITY = {"storage_compatibility_version": "v1.2.0"}  # DuckDB 1.5 and 2.0 read each other's files
+_COMPATIBILITY = {"storage_compatibility_version": "v1.4.0"}  # DuckDB 1.5 and 2.0 read each other's files
 SQL_DIR = Path(__file__).parent / "sql"
 
 
