@@ -158,12 +158,11 @@ class Appender:
         frame = frame.with_columns(pl.lit(value, dtype=kinds[type(value)]).alias(name) for name, value in same.items())
         if table in self._left:
             frame = pl.concat([self._left.pop(table), frame], how="vertical_relaxed")
-        for first in range(0, len(frame), _ROW_GROUP):
-            group = frame[np.arange(first, min(first + _ROW_GROUP, len(frame)))]  # a slice would hold the whole frame
-            if len(group) == _ROW_GROUP:
-                self._submit(table, group)
-            else:
-                self._left[table] = group
+        whole = len(frame) - len(frame) % _ROW_GROUP
+        for first in range(0, whole, _ROW_GROUP):
+            self._submit(table, frame.slice(first, _ROW_GROUP))
+        if whole < len(frame):
+            self._left[table] = frame[np.arange(whole, len(frame))]  # a slice would hold the whole frame
 
     def _submit(self, table: str, frame: pl.DataFrame) -> None:
         if len(self._running) == _UNDER_WAY:
