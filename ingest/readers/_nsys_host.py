@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tracegap.ingest.classify.host import host_kind
 from tracegap.ingest.hosttree import nest
 from tracegap.ingest.issues import Issues
-from tracegap.ingest.readers._nsys_export import BATCH_ROWS, Export
+from tracegap.ingest.readers._nsys_export import Export
 from tracegap.ingest.trace import HOST_EVENTS
 
 Ints = NDArray[np.int64]
@@ -37,6 +37,12 @@ _TABLES = {
 """Tables of named spans on host threads: the category by which `host_kind` judges them, and the column of the name."""
 _BLOCKING = {1: "Event Sync", 3: "Stream Sync", 4: "Context Sync"}
 """Synchronisations in which the host waits, by syncType; a stream that waits for an event holds up no host."""
+
+
+_FRAME_ROWS = 122_880
+"""Rows of a frame of host events: as many as the store writes together, so that none are put together again."""
+_NESTED_ROWS = 1 << 15
+"""Spans that are nested at once: what this takes fits the cache."""
 
 
 @dataclass(slots=True)
@@ -156,11 +162,14 @@ class Host:
         parent = np.full(len(start), -1, dtype=np.int32 if len(start) < 2**31 else np.int64)
         self_ns = np.full(len(start), -1, dtype=np.int64)
         ranges.start, ranges.end = start[len(calls.start) :], end[len(calls.end) :]  # once in memory
-        for thread in keys["globalTid"].unique(maintain_order=True):  # one at a time: nesting needs room
-            rows = np.flatnonzero((keys["nests"] & (keys["globalTid"] == thread)).to_numpy()[key])
-            tree = nest(np.zeros(len(rows), np.uint8), start[rows], end[rows] - start[rows])
-            parent[rows] = np.where(tree.parent >= 0, rows[tree.parent], -1)
-            self_ns[rows] = tree.self_ns
+        for thread in keys["globalTid"].unique(maintain_order=True):
+            _nest(
+                np.flatnonzero((keys["nests"] & (keys["globalTid"] == thread)).to_numpy()[key]),
+                start,
+                end,
+                parent,
+                self_ns,
+            )
         return cls(Spans(start, end, key, keys), correlation, parent, self_ns, thread_names(keys["globalTid"]))
 
     def calls(self) -> pl.DataFrame:
@@ -179,12 +188,16 @@ class Host:
         return frame.filter(is_runtime[self.spans.key[:n]]) if n else frame
 
     def frames(self, steps: list[int]) -> Iterator[pl.DataFrame]:
-        """HOST_EVENTS, some BATCH_ROWS at a time; `steps` are rows of step ranges."""
-        threads = self.spans.keys["globalTid"].replace_strict(self.threads, return_dtype=pl.String)
+        """HOST_EVENTS, some thousand at a time, texts as categories; `steps` are rows of step ranges."""
+        category = pl.Categorical(pl.Categories.random())
+        keys = self.spans.keys.select(
+            pl.col("globalTid").replace_strict(self.threads, return_dtype=pl.String).cast(category).alias("thread"),
+            pl.col("kind", "label").cast(category),
+        )
         marks = np.array(sorted(steps), np.int64)
         calls = len(self.correlation)
-        for at in range(0, len(self.spans.key), BATCH_ROWS):
-            rows = slice(at, at + BATCH_ROWS)
+        for at in range(0, len(self.spans.key), _FRAME_ROWS):
+            rows = slice(at, at + _FRAME_ROWS)
             key = pl.Series(self.spans.key[rows])
             count = len(key)
             inside = marks[(marks >= at) & (marks < at + count)] - at
@@ -192,17 +205,47 @@ class Host:
             yield pl.DataFrame(
                 {
                     "event_id": np.arange(at, at + count),
-                    "thread": threads.gather(key),
-                    "kind": self.spans.keys["kind"].gather(key).scatter(inside, ["step"] * len(inside)),
-                    "name": self.spans.keys["label"].gather(key),
+                    "thread": keys["thread"].gather(key),
+                    "kind": keys["kind"].gather(key).scatter(inside, ["step"] * len(inside)),
+                    "name": keys["label"].gather(key),
                     "start_ns": self.spans.start[rows],
                     "dur_ns": self.spans.end[rows] - self.spans.start[rows],
                     "self_ns": _without_minus_one(self.self_ns[rows]),
                     "parent_id": _without_minus_one(self.parent[rows]),
                     "correlation_id": correlation.extend_constant(None, count - len(correlation)),
-                },
-                schema=HOST_EVENTS,
+                }
             )
+
+
+def _nest(rows: Ints, start: Ints, end: Ints, parent: NDArray[Any], self_ns: Ints) -> None:
+    """Fills in parent and self_ns of a thread's spans, a window of them at a time: nesting needs room."""
+    rows = _by_start(rows, start, end)
+    still_open = rows[:0]
+    for at in range(0, len(rows), _NESTED_ROWS):
+        window = np.concatenate((still_open, rows[at : at + _NESTED_ROWS]))
+        old = np.arange(len(window)) < len(still_open)
+        begin, finish = start[window], end[window]
+        tree = nest(np.zeros(len(window), np.uint8), begin, finish - begin, old)
+        new = slice(len(still_open), None)
+        parent[window[new]] = np.where(tree.parent[new] >= 0, window[tree.parent[new]], -1)
+        self_ns[window[new]] = tree.self_ns[new]
+        # What was open before has had its length counted: what is left of that is what children of now cover.
+        self_ns[still_open] -= (finish - begin - tree.self_ns)[: len(still_open)]
+        following = rows[at + _NESTED_ROWS : at + _NESTED_ROWS + 1]
+        still_open = window[finish > start[following]] if len(following) else still_open
+
+
+def _by_start(rows: Ints, start: Ints, end: Ints) -> Ints:
+    """Rows in order of start, falling end, and row."""
+    begin = start[rows]
+    order = np.argsort(begin, kind="stable")
+    rows, begin = rows[order], begin[order]
+    again = np.zeros(len(rows), np.bool_)  # starts where another does
+    again[1:] = begin[1:] == begin[:-1]
+    again[:-1] |= again[1:]
+    tied = rows[again]
+    rows[again] = tied[np.lexsort((tied, -end[tied], start[tied]))]
+    return rows
 
 
 def _without_minus_one(values: NDArray[Any]) -> pl.Series:

@@ -121,7 +121,8 @@ def small_batches(monkeypatch):
     for module in (_nsys_export, _nsys_db):
         monkeypatch.setattr(module, "BATCH_ROWS", 7)
     monkeypatch.setattr("tracegap.ingest.readers._nsys_parquet.BATCH_ROWS", 7)
-    monkeypatch.setattr("tracegap.ingest.readers._nsys_host.BATCH_ROWS", 7)
+    monkeypatch.setattr("tracegap.ingest.readers._nsys_host._FRAME_ROWS", 7)
+    monkeypatch.setattr("tracegap.ingest.readers._nsys_host._NESTED_ROWS", 3)
     monkeypatch.setattr(nsys, "_AT_ONCE", 0)
 
 
