@@ -21,7 +21,8 @@ from tracegap.ingest.schema import BY_NAME, OF_TRACE, SCHEMA_VERSION, TABLES
 DEFAULT_STORE = "tracegap.duckdb"
 """Used where neither an argument nor TRACEGAP_STORE names a store."""
 _ROW_GROUP = 122_880  # rows that DuckDB compresses together
-_UNDER_WAY = 4  # row groups that wait to be stored
+_AT_ONCE = 2  # row groups of a statement: DuckDB compresses each on a thread of its own
+_UNDER_WAY = 2  # statements that wait
 _COMPATIBILITY = {"storage_compatibility_version": "v1.4.0"}  # DuckDB 1.5 and 2.0 read each other's files
 SQL_DIR = Path(__file__).parent / "sql"
 
@@ -158,11 +159,13 @@ class Appender:
         frame = frame.with_columns(pl.lit(value, dtype=kinds[type(value)]).alias(name) for name, value in same.items())
         if table in self._left:
             frame = pl.concat([self._left.pop(table), frame], how="vertical_relaxed")
-        whole = len(frame) - len(frame) % _ROW_GROUP
-        for first in range(0, whole, _ROW_GROUP):
-            self._submit(table, frame.slice(first, _ROW_GROUP))
-        if whole < len(frame):
-            self._left[table] = frame[np.arange(whole, len(frame))]  # a slice would hold the whole frame
+        size = _AT_ONCE * _ROW_GROUP
+        whole = len(frame) - len(frame) % size
+        for first in range(0, whole, size):
+            groups = [frame.slice(at, _ROW_GROUP) for at in range(first, first + size, _ROW_GROUP)]
+            self._submit(table, pl.concat(groups, rechunk=False))
+        if whole < len(frame):  # a slice would hold the whole frame
+            self._left[table] = frame[np.arange(whole, len(frame))] if whole else frame
 
     def _submit(self, table: str, frame: pl.DataFrame) -> None:
         if len(self._running) == _UNDER_WAY:
