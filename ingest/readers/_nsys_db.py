@@ -72,6 +72,7 @@ class Database(Export):
         self._connection = sqlite3.connect(self._uri, uri=True, check_same_thread=False)
         self._one_at_a_time = threading.Lock()
         self._path = path
+        self._counts: dict[str, int] = {}
         try:
             names = [str(r[0]) for r in self._rows("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
             self.columns = {n: [str(r[1]) for r in self._rows(f"PRAGMA table_info({_quoted(n)})")] for n in names}
@@ -120,9 +121,10 @@ class Database(Export):
 
     def count(self, table: str) -> int:
         """Rows of a table; 0 where there is none."""
-        if table not in self.columns:
-            return 0
-        return int(str(next(self._rows(f"SELECT count(*) FROM {_quoted(table)}"))[0]))
+        if table not in self._counts:
+            count = next(self._rows(f"SELECT count(*) FROM {_quoted(table)}"))[0] if table in self.columns else 0
+            self._counts[table] = int(str(count))
+        return self._counts[table]
 
     def pick(self, table: str, columns: Schema, rows: list[int]) -> pl.DataFrame:
         """ROW and the wanted columns of the rows with these numbers, in order."""
@@ -152,16 +154,20 @@ class Database(Export):
                     yield prepare(self._fetch(table, columns, where, numbered=numbered))
                 return
 
+            lengths = []
+
             def make(part: Part) -> Made:
                 try:
                     frame, left_out = pages.fetch(part, columns, places)
                 except Unfit:
-                    return prepare(self._fetch(table, columns, part.where, numbered=numbered))
+                    frame, left_out = self._fetch(table, columns, part.where, numbered=True), []
                 if left_out:
                     frame = pl.concat([frame, self._picked(table, columns, left_out).select(frame.columns)]).sort(ROW)
+                lengths.append(len(frame))
                 return prepare(frame if numbered else frame.drop(ROW))
 
             yield from _in_threads(make, parts)
+            self._counts[table] = sum(lengths)
 
     def _ranges(self, table: str) -> list[str]:
         """Conditions that cut a table into parts of BATCH_ROWS row numbers; one that takes all where that is too many."""

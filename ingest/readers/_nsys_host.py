@@ -188,15 +188,11 @@ class Host:
         key = np.concatenate((calls.key, ranges.key + np.uint32(len(calls.keys))))
         parent = np.full(len(start), -1, dtype=np.int32 if len(start) < 2**31 else np.int64)
         self_ns = np.full(len(start), -1, dtype=np.int64)
-        ranges.start, ranges.end = start[len(calls.start) :], end[len(calls.end) :]  # once in memory
+        for part, rows in ((calls, slice(len(calls.start))), (ranges, slice(len(calls.start), None))):
+            part.start, part.end = start[rows], end[rows]  # once in memory
         for thread in keys["globalTid"].unique(maintain_order=True):
-            _nest(
-                np.flatnonzero((keys["nests"] & (keys["globalTid"] == thread)).to_numpy()[key]),
-                start,
-                end,
-                parent,
-                self_ns,
-            )
+            nests = (keys["nests"] & (keys["globalTid"] == thread)).to_numpy()[key]
+            _nest(np.flatnonzero(nests).astype(parent.dtype), start, end, parent, self_ns)
         return cls(Spans(start, end, key, keys), correlation, parent, self_ns, thread_names(keys["globalTid"]))
 
     def calls(self) -> pl.DataFrame:
@@ -244,7 +240,7 @@ class Host:
             )
 
 
-def _nest(rows: Ints, start: Ints, end: Ints, parent: NDArray[Any], self_ns: Ints) -> None:
+def _nest(rows: NDArray[Any], start: Ints, end: Ints, parent: NDArray[Any], self_ns: Ints) -> None:
     """Fills in parent and self_ns of a thread's spans, a window of them at a time: nesting needs room."""
     rows = _by_start(rows, start, end)
     still_open = rows[:0]
@@ -262,11 +258,10 @@ def _nest(rows: Ints, start: Ints, end: Ints, parent: NDArray[Any], self_ns: Int
         still_open = window[finish > start[following]] if len(following) else still_open
 
 
-def _by_start(rows: Ints, start: Ints, end: Ints) -> Ints:
+def _by_start(rows: NDArray[Any], start: Ints, end: Ints) -> NDArray[Any]:
     """Rows in order of start, falling end, and row."""
+    rows = rows[np.argsort(start[rows], kind="stable")]
     begin = start[rows]
-    order = np.argsort(begin, kind="stable")
-    rows, begin = rows[order], begin[order]
     again = np.zeros(len(rows), np.bool_)  # starts where another does
     again[1:] = begin[1:] == begin[:-1]
     again[:-1] |= again[1:]
