@@ -186,13 +186,16 @@ class Host:
         start = np.concatenate((calls.start, ranges.start))
         end = np.concatenate((calls.end, ranges.end))
         key = np.concatenate((calls.key, ranges.key + np.uint32(len(calls.keys))))
-        parent = np.full(len(start), -1, dtype=np.int32 if len(start) < 2**31 else np.int64)
-        self_ns = np.full(len(start), -1, dtype=np.int64)
         for part, rows in ((calls, slice(len(calls.start))), (ranges, slice(len(calls.start), None))):
             part.start, part.end = start[rows], end[rows]  # once in memory
+        width = np.int32 if len(start) < 2**31 else np.int64
+        ordered = []
         for thread in keys["globalTid"].unique(maintain_order=True):
             nests = (keys["nests"] & (keys["globalTid"] == thread)).to_numpy()[key]
-            _nest(np.flatnonzero(nests).astype(parent.dtype), start, end, parent, self_ns)
+            ordered.append(_by_start(np.flatnonzero(nests).astype(width), start, end))
+        parent, self_ns = np.full(len(start), -1, width), np.full(len(start), -1)
+        for rows_of_thread in ordered:
+            _nest(rows_of_thread, start, end, parent, self_ns)
         return cls(Spans(start, end, key, keys), correlation, parent, self_ns, thread_names(keys["globalTid"]))
 
     def calls(self) -> pl.DataFrame:
@@ -241,8 +244,7 @@ class Host:
 
 
 def _nest(rows: NDArray[Any], start: Ints, end: Ints, parent: NDArray[Any], self_ns: Ints) -> None:
-    """Fills in parent and self_ns of a thread's spans, a window of them at a time: nesting needs room."""
-    rows = _by_start(rows, start, end)
+    """Fills in parent and self_ns of a thread's spans `rows`, which are in order, a window at a time: it needs room."""
     still_open = rows[:0]
     for at in range(0, len(rows), _NESTED_ROWS):
         window = np.concatenate((still_open, rows[at : at + _NESTED_ROWS]))
