@@ -20,7 +20,8 @@ import polars as pl
 from tracegap.ingest.errors import TraceError
 from tracegap.ingest.files import open_plain
 from tracegap.ingest.readers._nsys_export import BATCH_ROWS, MARKS, ROW, Export, Made, Schema, tidy
-from tracegap.ingest.readers._nsys_pages import Pages, Part, Unfit
+from tracegap.ingest.readers._nsys_pages import Pages, Part
+from tracegap.ingest.readers._nsys_records import Unfit
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 _ROWS_AT_ONCE = 4096  # rows of this many fit the cache: larger blocks were slower

@@ -12,6 +12,7 @@ from tracegap.ingest import pipeline, store
 from tracegap.ingest.errors import TraceError
 from tracegap.ingest.load import account_device
 from tracegap.ingest.readers import _nsys_db, _nsys_export, _nsys_pages, nsys
+from tracegap.ingest.readers._nsys_records import Unfit
 from tracegap.ingest.trace import HOST_EVENTS, OPS, Trace
 
 P = (1 << 48) + (100 << 24)
@@ -148,7 +149,7 @@ def test_operations_of_a_large_file_can_be_accounted(tmp_path, small_batches):
 
 def without_pages(monkeypatch):
     def parts(self: _nsys_pages.Pages, root: int) -> list[_nsys_pages.Part]:
-        raise _nsys_pages.Unfit
+        raise Unfit
 
     monkeypatch.setattr(_nsys_pages.Pages, "parts", parts)
 

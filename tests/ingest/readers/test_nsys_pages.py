@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from tracegap.ingest.readers import _nsys_pages
-from tracegap.ingest.readers._nsys_pages import Pages, Unfit
+from tracegap.ingest.readers._nsys_pages import Pages
+from tracegap.ingest.readers._nsys_records import Unfit
 
 COLUMNS = {"a": pl.Int64, "text": pl.String, "b": pl.Int64, "f": pl.Float64}
 PLACES = {"a": 0, "text": 2, "b": 3, "f": 4}
