@@ -31,45 +31,63 @@ def nest(thread: NDArray[Any], start_ns: Ints, dur_ns: Ints, old: NDArray[np.boo
     """
     n = len(start_ns)
     end_ns = start_ns + dur_ns
-    order = np.lexsort((-end_ns, start_ns, thread))
+    order = _order(thread, start_ns, end_ns)
     start, end, threads = start_ns[order], end_ns[order], thread[order]
     first_of_thread = np.ones(n, np.bool_)
     first_of_thread[1:] = threads[1:] != threads[:-1]
-    local_parent = _holders(start, end, first_of_thread)
+    local_parent, crossing = _holders(start, end, first_of_thread)
     counted = None if old is None else ~old[order]
-    covered = _covered(local_parent, start, end, counted)
+    covered = _covered(local_parent, start, end, counted, crossing=crossing)
     parent, self_ns = np.full(n, -1, np.int64), np.zeros(n, np.int64)
     parent[order] = np.where(local_parent >= 0, order[local_parent], -1) if n else local_parent
     self_ns[order] = end - start - covered
     return HostTree(parent, self_ns, order)
 
 
-def _holders(start: Ints, end: Ints, first_of_thread: NDArray[np.bool_]) -> Ints:
-    """Row of the innermost span around each, -1 at the top; spans in order of thread, start and falling end.
+def _order(thread: NDArray[Any], start: Ints, end: Ints) -> Ints:
+    """Rows in order of thread, start and falling end; to see that they lie so already is quicker than to sort them."""
+    earlier, later = (thread[:-1], start[:-1], end[:-1]), (thread[1:], start[1:], end[1:])
+    same = later[0] == earlier[0]
+    follows = (later[1] > earlier[1]) | ((later[1] == earlier[1]) & (later[2] <= earlier[2]))
+    if ((later[0] > earlier[0]) | (same & follows)).all():
+        return np.arange(len(start))
+    return np.lexsort((-end, start, thread))
 
-    It is the last one before that ends no earlier: found by pointers from span to span that skip what ends too early,
-    each step jumping as far as the skipped one has come.
+
+def _holders(start: Ints, end: Ints, first_of_thread: NDArray[np.bool_]) -> tuple[Ints, bool]:
+    """Row of the innermost span around each, -1 at the top, and whether any two spans overlap without nesting.
+
+    Spans come in order of thread, start and falling end. The holder is the last one before that ends no earlier: found
+    by pointers from span to span that skip what ends too early, each step jumping as far as the skipped one has come.
     """
     n = len(start)
     reach = np.concatenate(([np.iinfo(np.int64).max], 2 * end))  # 0 stands for the top, row i is i + 1
     wanted = np.concatenate(([0], 2 * end + (end == start)))  # a span without length needs one that goes on
+    begin = np.concatenate(([0], 2 * start))
     pointer = np.arange(-1, n)
     pointer[0] = 0
     pointer[1:][first_of_thread] = 0
     short = np.arange(1, n + 1)
-    while len(short := short[reach[pointer[short]] < wanted[short]]):
+    crossing = False
+    while True:
+        reached = reach[pointer[short]]
+        skips = reached < wanted[short]
+        short = short[skips]
+        if not len(short):
+            return pointer[1:] - 1, crossing
+        crossing = crossing or bool((reached[skips] > begin[short]).any())
         pointer[short] = pointer[pointer[short]]
-    return pointer[1:] - 1
 
 
-def _covered(parent: Ints, start: Ints, end: Ints, counted: NDArray[np.bool_] | None) -> Ints:
+def _covered(parent: Ints, start: Ints, end: Ints, counted: NDArray[np.bool_] | None, *, crossing: bool) -> Ints:
     """Time of each span that children cover; of those that overlap, each instant once."""
     covered = np.zeros(len(parent), np.int64)
     children = np.flatnonzero(parent >= 0)
-    children = children[np.argsort(parent[children], kind="stable")]
+    if crossing:
+        children = children[np.argsort(parent[children], kind="stable")]
     of, begin, finish = parent[children], start[children], end[children]
     same = of[1:] == of[:-1]
-    if (same & (begin[1:] < finish[:-1])).any():
+    if crossing and (same & (begin[1:] < finish[:-1])).any():
         # How far the children before have come: a running maximum for each parent, on ranks so that parents stay apart.
         rank = np.empty(len(children), np.int64)
         by_end = np.argsort(finish, kind="stable")

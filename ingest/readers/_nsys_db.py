@@ -1,8 +1,8 @@
 """SQLite exports of Nsight Systems as tables, whatever the schema version lacks or moved.
 
-The user's file is opened read-only and immutable: no index, journal or lock is made beside it. Large tables come by
-ranges of row numbers through ADBC, as columns and in two threads; what does not fit its column's type, or is no UTF-8,
-comes row by row through Python's own sqlite3, which is several times slower and takes everything.
+The user's file is opened read-only and immutable: no index, journal or lock is made beside it. Large tables come from
+the pages of the file, as columns and in two threads; what does not fit its column's type, is no UTF-8 or damaged comes
+row by row through Python's own sqlite3, which is many times slower and takes or refuses everything.
 """
 
 import shutil
@@ -10,17 +10,18 @@ import sqlite3
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import polars as pl
 
 from tracegap.ingest.errors import TraceError
 from tracegap.ingest.files import open_plain
-from tracegap.ingest.readers._nsys_arrow import Columns
 from tracegap.ingest.readers._nsys_export import BATCH_ROWS, MARKS, ROW, Export, Made, Schema, tidy
+from tracegap.ingest.readers._nsys_pages import Pages, Part
+from tracegap.ingest.readers._nsys_records import Unfit
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 _ROWS_AT_ONCE = 4096  # rows of this many fit the cache: larger blocks were slower
@@ -71,8 +72,8 @@ class Database(Export):
         self._uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         self._connection = sqlite3.connect(self._uri, uri=True, check_same_thread=False)
         self._one_at_a_time = threading.Lock()
-        self._of_thread = threading.local()
-        self._opened: list[Columns] = []
+        self._path = path
+        self._counts: dict[str, int] = {}
         try:
             names = [str(r[0]) for r in self._rows("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
             self.columns = {n: [str(r[1]) for r in self._rows(f"PRAGMA table_info({_quoted(n)})")] for n in names}
@@ -116,46 +117,58 @@ class Database(Export):
             raise self._malformed(f"{e} (in: {query!r})") from e
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Ends the connection."""
         self._connection.close()
-        while self._opened:
-            self._opened.pop().close()
 
     def count(self, table: str) -> int:
         """Rows of a table; 0 where there is none."""
-        if table not in self.columns:
-            return 0
-        return int(str(next(self._rows(f"SELECT count(*) FROM {_quoted(table)}"))[0]))
+        if table not in self._counts:
+            count = next(self._rows(f"SELECT count(*) FROM {_quoted(table)}"))[0] if table in self.columns else 0
+            self._counts[table] = int(str(count))
+        return self._counts[table]
 
     def pick(self, table: str, columns: Schema, rows: list[int]) -> pl.DataFrame:
         """ROW and the wanted columns of the rows with these numbers, in order."""
         there = {c: t for c, t in columns.items() if c in self.columns.get(table, ())}
-        parts = []
-        for at in range(0, len(rows) if there else 0, _PICKED_AT_ONCE):
-            wanted = ", ".join(map(str, rows[at : at + _PICKED_AT_ONCE]))
-            parts.append(self._fetch(table, there, f"WHERE rowid IN ({wanted})", numbered=True))
-        found = pl.concat(parts) if parts else pl.DataFrame(schema={**there, ROW: pl.Int64})
+        found = self._picked(table, there, rows if there else [])
         return found.select(ROW, *(pl.col(c) if c in there else pl.lit(None, t).alias(c) for c, t in columns.items()))
+
+    def _picked(self, table: str, columns: Schema, rows: list[int]) -> pl.DataFrame:
+        parts = [pl.DataFrame(schema={**columns, ROW: pl.Int64})]
+        for at in range(0, len(rows), _PICKED_AT_ONCE):
+            wanted = ", ".join(map(str, rows[at : at + _PICKED_AT_ONCE]))
+            parts.append(self._fetch(table, columns, f"WHERE rowid IN ({wanted})", numbered=True))
+        return pl.concat(parts)
 
     def _batches(
         self, table: str, columns: Schema, prepare: Callable[[pl.DataFrame], Made], *, numbered: bool
     ) -> Iterator[Made]:
-        ranges = self._ranges(table)
-        if len(ranges) == 1:
-            yield prepare(self._fetch(table, columns, ranges[0], numbered=numbered))
-            return
-        with ThreadPoolExecutor(_THREADS) as pool:
-            pending: deque[Future[Made]] = deque()
+        conditions = self._ranges(table)
+        with closing(Pages(self._path)) as pages:
             try:
-                for where in ranges:
-                    pending.append(pool.submit(self._part, table, columns, where, prepare, numbered))
-                    if len(pending) > _AHEAD:
-                        yield pending.popleft().result()
-                while pending:
-                    yield pending.popleft().result()
-            finally:
-                for future in pending:
-                    future.cancel()
+                if len(conditions) == 1:  # a small table
+                    raise Unfit
+                places = self._places(table, columns)
+                parts = pages.parts(self._root(table))
+            except Unfit:
+                for where in conditions:
+                    yield prepare(self._fetch(table, columns, where, numbered=numbered))
+                return
+
+            lengths = []
+
+            def make(part: Part) -> Made:
+                try:
+                    frame, left_out = pages.fetch(part, columns, places)
+                except Unfit:
+                    frame, left_out = self._fetch(table, columns, part.where, numbered=True), []
+                if left_out:
+                    frame = pl.concat([frame, self._picked(table, columns, left_out).select(frame.columns)]).sort(ROW)
+                lengths.append(len(frame))
+                return prepare(frame if numbered else frame.drop(ROW))
+
+            yield from _in_threads(make, parts)
+            self._counts[table] = sum(lengths)
 
     def _ranges(self, table: str) -> list[str]:
         """Conditions that cut a table into parts of BATCH_ROWS row numbers; one that takes all where that is too many."""
@@ -171,15 +184,20 @@ class Database(Export):
             return [""]
         return [f"WHERE rowid BETWEEN {a} AND {a + BATCH_ROWS - 1}" for a in range(low, high + 1, BATCH_ROWS)]
 
-    def _part(
-        self, table: str, columns: Schema, where: str, prepare: Callable[[pl.DataFrame], Made], numbered: bool
-    ) -> Made:
-        """One batch: as columns where that goes, else row by row."""
-        if not hasattr(self._of_thread, "columns"):
-            self._of_thread.columns = Columns(self._uri)
-            self._opened.append(self._of_thread.columns)
-        frame = self._of_thread.columns.fetch(table, columns, where, numbered=numbered)
-        return prepare(self._fetch(table, columns, where, numbered=numbered) if frame is None else frame)
+    def _root(self, table: str) -> int:
+        """The page at which a table's tree begins."""
+        query = f"SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = {_text(table)}"
+        return int(str(next(self._rows(query))[0]))
+
+    def _places(self, table: str, columns: Schema) -> dict[str, int]:
+        """The number that each column has in the records of a table; ~number where it stands for the row's number."""
+        described = list(self._rows(f"PRAGMA table_xinfo({_quoted(table)})"))
+        if any(hidden for *_, hidden in described):  # its values may not be in the records
+            raise Unfit
+        keys = [(name, str(kind).upper()) for _, name, kind, _, _, in_key, _ in described if in_key]
+        row = keys[0][0] if len(keys) == 1 and keys[0][1] == "INTEGER" else None
+        places = {str(name): int(str(number)) for number, name, *_ in described}
+        return {c: ~places[c] if c == row else places[c] for c in columns}
 
     def _fetch(self, table: str, columns: Schema, where: str, *, numbered: bool) -> pl.DataFrame:
         quoted = [f'CAST("{c}" AS BLOB)' if t == pl.Binary else f'"{c}"' for c, t in columns.items()]
@@ -210,8 +228,28 @@ class Database(Export):
         return tidy(pl.concat(blocks)) if blocks else pl.DataFrame(schema=dict(schema))
 
 
+def _in_threads(make: Callable[[Part], Made], parts: Iterable[Part]) -> Iterator[Made]:
+    """What is made of each part, in order."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        pending: deque[Future[Made]] = deque()
+        try:
+            for part in parts:
+                pending.append(pool.submit(make, part))
+                if len(pending) > _AHEAD:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _series(name: str, values: tuple[object, ...], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:

@@ -312,7 +312,7 @@ class Launched:
 
     def ops(self, wanted: NDArray[np.int64]) -> pl.DataFrame:
         """OPS of some records, texts as categories."""
-        frame = self.work.frame[wanted]
+        frame = self.work.frame if len(wanted) == len(self.work.frame) else self.work.frame[wanted]
         form = pl.DataFrame(
             {"of": frame[KEY], "cost": self.known.of_op[wanted], "launched": frame["launch_ns"].is_not_null()}
         )
@@ -405,8 +405,9 @@ def _with_parts(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
             total = group[column][0]
             cuts = [None if total is None else total * w // upto[-1] for w in upto]
             parts[column] += [None if b is None else b - a for a, b in pairwise(cuts)]
-    split = pl.DataFrame(parts, schema=dict.fromkeys(parts, pl.Int64))
-    return frame.update(split, on="op_id", how="left")
+    at = parts.pop("op_id")
+    rows = frame["op_id"].search_sorted(pl.Series(at, dtype=pl.Int64))
+    return frame.with_columns(frame[c].scatter(rows, pl.Series(v, dtype=pl.Int64)) for c, v in parts.items())
 
 
 _CLASS_OF_TABLE = {MEMCPY: OpClass.COPY, MEMSET: OpClass.MEMSET, GRAPH: OpClass.GRAPH}

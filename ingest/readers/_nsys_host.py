@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tracegap.ingest.classify.host import host_kind
 from tracegap.ingest.hosttree import nest
 from tracegap.ingest.issues import Issues
-from tracegap.ingest.readers._nsys_export import BATCH_ROWS, Export
+from tracegap.ingest.readers._nsys_export import Export
 from tracegap.ingest.trace import HOST_EVENTS
 
 Ints = NDArray[np.int64]
@@ -37,6 +37,14 @@ _TABLES = {
 """Tables of named spans on host threads: the category by which `host_kind` judges them, and the column of the name."""
 _BLOCKING = {1: "Event Sync", 3: "Stream Sync", 4: "Context Sync"}
 """Synchronisations in which the host waits, by syncType; a stream that waits for an event holds up no host."""
+
+
+_FRAME_ROWS = 122_880
+"""Rows of a frame of host events: as many as the store writes together, so that none are put together again."""
+_NUMBERED = 1 << 16
+"""Up to this far values are numbered by a table, above it they are sorted."""
+_NESTED_ROWS = 1 << 15
+"""Spans that are nested at once: what this takes fits the cache."""
 
 
 @dataclass(slots=True)
@@ -62,10 +70,35 @@ class Spans:
 
 
 def coded(frame: pl.DataFrame, columns: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The frame with KEY in place of `columns`, and the distinct values of these, by KEY."""
-    keys = frame.select(columns).unique(maintain_order=True).with_row_index(KEY)
-    joined = frame.join(keys, on=columns, how="left", nulls_equal=True, maintain_order="left")
-    return joined.drop(columns), keys
+    """The frame with KEY in place of `columns`, and the distinct values of these, by KEY, in order of appearance."""
+    number, count = np.zeros(len(frame), np.int64), 1
+    for column in columns:
+        of_column, among = _numbered(frame[column])
+        number, count = number * among + of_column, count * among
+        if count > _NUMBERED:
+            distinct, number = np.unique(number, return_inverse=True)
+            count = len(distinct)
+    first = np.full(count, -1)
+    first[number[::-1]] = np.arange(len(frame))[::-1]
+    rows = np.sort(first[first >= 0])
+    key = np.zeros(count, np.uint32)
+    key[number[rows]] = np.arange(len(rows))
+    keys = frame.select(columns)[rows].with_row_index(KEY)
+    return frame.drop(columns).with_columns(pl.Series(KEY, key[number])), keys
+
+
+def _numbered(values: pl.Series) -> tuple[Ints, int]:
+    """A number for each distinct value, and below which all numbers are."""
+    if values.dtype == pl.String:
+        values = values.cast(pl.Categorical(pl.Categories.random()))
+    whole = values.to_physical().cast(pl.Int64)
+    low, high = whole.min(), whole.max()
+    if not isinstance(low, int) or not isinstance(high, int):  # nothing but nulls
+        return np.zeros(len(whole), np.int64), 1
+    if high - low < _NUMBERED:
+        return (whole - low + 1).fill_null(0).to_numpy(), high - low + 2
+    distinct, number = np.unique(whole.fill_null(low).to_numpy(), return_inverse=True)
+    return np.where(whole.is_null().to_numpy(), 0, number + 1), len(distinct) + 1
 
 
 def recoded(parts: Sequence[tuple[pl.DataFrame, pl.DataFrame]]) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -153,14 +186,16 @@ class Host:
         start = np.concatenate((calls.start, ranges.start))
         end = np.concatenate((calls.end, ranges.end))
         key = np.concatenate((calls.key, ranges.key + np.uint32(len(calls.keys))))
-        parent = np.full(len(start), -1, dtype=np.int32 if len(start) < 2**31 else np.int64)
-        self_ns = np.full(len(start), -1, dtype=np.int64)
-        ranges.start, ranges.end = start[len(calls.start) :], end[len(calls.end) :]  # once in memory
-        for thread in keys["globalTid"].unique(maintain_order=True):  # one at a time: nesting needs room
-            rows = np.flatnonzero((keys["nests"] & (keys["globalTid"] == thread)).to_numpy()[key])
-            tree = nest(np.zeros(len(rows), np.uint8), start[rows], end[rows] - start[rows])
-            parent[rows] = np.where(tree.parent >= 0, rows[tree.parent], -1)
-            self_ns[rows] = tree.self_ns
+        for part, rows in ((calls, slice(len(calls.start))), (ranges, slice(len(calls.start), None))):
+            part.start, part.end = start[rows], end[rows]  # once in memory
+        width = np.int32 if len(start) < 2**31 else np.int64
+        ordered = []
+        for thread in keys["globalTid"].unique(maintain_order=True):
+            nests = (keys["nests"] & (keys["globalTid"] == thread)).to_numpy()[key]
+            ordered.append(_by_start(np.flatnonzero(nests).astype(width), start, end))
+        parent, self_ns = np.full(len(start), -1, width), np.full(len(start), -1)
+        for rows_of_thread in ordered:
+            _nest(rows_of_thread, start, end, parent, self_ns)
         return cls(Spans(start, end, key, keys), correlation, parent, self_ns, thread_names(keys["globalTid"]))
 
     def calls(self) -> pl.DataFrame:
@@ -179,12 +214,16 @@ class Host:
         return frame.filter(is_runtime[self.spans.key[:n]]) if n else frame
 
     def frames(self, steps: list[int]) -> Iterator[pl.DataFrame]:
-        """HOST_EVENTS, some BATCH_ROWS at a time; `steps` are rows of step ranges."""
-        threads = self.spans.keys["globalTid"].replace_strict(self.threads, return_dtype=pl.String)
+        """HOST_EVENTS, some thousand at a time, texts as categories; `steps` are rows of step ranges."""
+        category = pl.Categorical(pl.Categories.random())
+        keys = self.spans.keys.select(
+            pl.col("globalTid").replace_strict(self.threads, return_dtype=pl.String).cast(category).alias("thread"),
+            pl.col("kind", "label").cast(category),
+        )
         marks = np.array(sorted(steps), np.int64)
         calls = len(self.correlation)
-        for at in range(0, len(self.spans.key), BATCH_ROWS):
-            rows = slice(at, at + BATCH_ROWS)
+        for at in range(0, len(self.spans.key), _FRAME_ROWS):
+            rows = slice(at, at + _FRAME_ROWS)
             key = pl.Series(self.spans.key[rows])
             count = len(key)
             inside = marks[(marks >= at) & (marks < at + count)] - at
@@ -192,17 +231,45 @@ class Host:
             yield pl.DataFrame(
                 {
                     "event_id": np.arange(at, at + count),
-                    "thread": threads.gather(key),
-                    "kind": self.spans.keys["kind"].gather(key).scatter(inside, ["step"] * len(inside)),
-                    "name": self.spans.keys["label"].gather(key),
+                    "thread": keys["thread"].gather(key),
+                    "kind": keys["kind"].gather(key).scatter(inside, ["step"] * len(inside)),
+                    "name": keys["label"].gather(key),
                     "start_ns": self.spans.start[rows],
                     "dur_ns": self.spans.end[rows] - self.spans.start[rows],
                     "self_ns": _without_minus_one(self.self_ns[rows]),
                     "parent_id": _without_minus_one(self.parent[rows]),
                     "correlation_id": correlation.extend_constant(None, count - len(correlation)),
-                },
-                schema=HOST_EVENTS,
+                }
             )
+
+
+def _nest(rows: NDArray[Any], start: Ints, end: Ints, parent: NDArray[Any], self_ns: Ints) -> None:
+    """Fills in parent and self_ns of a thread's spans `rows`, which are in order, a window at a time: it needs room."""
+    still_open = rows[:0]
+    for at in range(0, len(rows), _NESTED_ROWS):
+        window = np.concatenate((still_open, rows[at : at + _NESTED_ROWS]))
+        old = np.arange(len(window)) < len(still_open)
+        begin, finish = start[window], end[window]
+        tree = nest(np.zeros(len(window), np.uint8), begin, finish - begin, old)
+        new = slice(len(still_open), None)
+        parent[window[new]] = np.where(tree.parent[new] >= 0, window[tree.parent[new]], -1)
+        self_ns[window[new]] = tree.self_ns[new]
+        # What was open before has had its length counted: what is left of that is what children of now cover.
+        self_ns[still_open] -= (finish - begin - tree.self_ns)[: len(still_open)]
+        following = rows[at + _NESTED_ROWS : at + _NESTED_ROWS + 1]
+        still_open = window[finish > start[following]] if len(following) else still_open
+
+
+def _by_start(rows: NDArray[Any], start: Ints, end: Ints) -> NDArray[Any]:
+    """Rows in order of start, falling end, and row."""
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    begin = start[rows]
+    again = np.zeros(len(rows), np.bool_)  # starts where another does
+    again[1:] = begin[1:] == begin[:-1]
+    again[:-1] |= again[1:]
+    tied = rows[again]
+    rows[again] = tied[np.lexsort((tied, -end[tied], start[tied]))]
+    return rows
 
 
 def _without_minus_one(values: NDArray[Any]) -> pl.Series:

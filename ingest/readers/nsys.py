@@ -24,7 +24,7 @@ from tracegap.ingest.readers._nsys_nccl import Calls, read_schemas
 from tracegap.ingest.readers._nsys_nvtx import NVTX, PUSH_POP, Ranges, enclosing, read_ranges, step_marks
 from tracegap.ingest.readers._nsys_parquet import Folder
 from tracegap.ingest.readers._nsys_rep import REPORT_MAGIC, exported
-from tracegap.ingest.trace import OPS, STEP_MARKS, Trace
+from tracegap.ingest.trace import HOST_EVENTS, OPS, STEP_MARKS, Trace
 
 NAME = "nsys"
 _REPORTS = (".nsys-rep", ".qdrep")
@@ -133,7 +133,7 @@ def _read(db: Export) -> Trace:
 def _put_host_events(trace: Trace, frames: Iterator[pl.DataFrame], count: int) -> None:
     """At once where they are few, else as they are asked for."""
     if count <= _AT_ONCE:
-        trace.host_events = pl.concat(frames)
+        trace.host_events = pl.concat(f.cast(HOST_EVENTS) for f in frames)  # type: ignore[arg-type]
     else:
         trace.further_host_events = frames
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tracegap.ingest import pipeline, store
 from tracegap.ingest.errors import TraceError
 from tracegap.ingest.load import account_device
-from tracegap.ingest.readers import _nsys_arrow, _nsys_db, _nsys_export, nsys
+from tracegap.ingest.readers import _nsys_db, _nsys_export, _nsys_pages, nsys
+from tracegap.ingest.readers._nsys_records import Unfit
 from tracegap.ingest.trace import HOST_EVENTS, OPS, Trace
 
 P = (1 << 48) + (100 << 24)
@@ -121,7 +122,9 @@ def small_batches(monkeypatch):
     for module in (_nsys_export, _nsys_db):
         monkeypatch.setattr(module, "BATCH_ROWS", 7)
     monkeypatch.setattr("tracegap.ingest.readers._nsys_parquet.BATCH_ROWS", 7)
-    monkeypatch.setattr("tracegap.ingest.readers._nsys_host.BATCH_ROWS", 7)
+    monkeypatch.setattr("tracegap.ingest.readers._nsys_host._FRAME_ROWS", 7)
+    monkeypatch.setattr("tracegap.ingest.readers._nsys_host._NESTED_ROWS", 3)
+    monkeypatch.setattr(_nsys_pages, "_PART_BYTES", 4096)
     monkeypatch.setattr(nsys, "_AT_ONCE", 0)
 
 
@@ -144,7 +147,13 @@ def test_operations_of_a_large_file_can_be_accounted(tmp_path, small_batches):
         assert int(accounted.ops["share_ns"].sum()) <= int(accounted.ops["dur_ns"].sum())
 
 
-@pytest.mark.skipif(not _nsys_arrow.THERE, reason="ADBC's driver for SQLite is not installed here")
+def without_pages(monkeypatch):
+    def parts(self: _nsys_pages.Pages, root: int) -> list[_nsys_pages.Part]:
+        raise Unfit
+
+    monkeypatch.setattr(_nsys_pages.Pages, "parts", parts)
+
+
 @pytest.mark.parametrize("odd", [None, "text", 1.5, b"bytes"])
 def test_columns_that_do_not_fit_come_row_by_row_and_say_the_same(tmp_path, small_batches, odd, monkeypatch):
     given = tables(6, 6)
@@ -155,7 +164,7 @@ def test_columns_that_do_not_fit_come_row_by_row_and_say_the_same(tmp_path, smal
         db.execute("UPDATE NVTX_EVENTS SET text = CAST(x'4aff' AS TEXT) WHERE rowid = 30")
     db.close()
     by_columns = content(nsys.read(path))
-    monkeypatch.setattr(_nsys_arrow, "THERE", False)
+    without_pages(monkeypatch)
     assert content(nsys.read(path)) == by_columns
     assert any("J\ufffd" in event for event in by_columns["host"])  # type: ignore[attr-defined]
 
@@ -187,9 +196,12 @@ def test_a_file_cut_anywhere_is_refused_or_keeps_what_is_whole(tmp_path, write):
         file.write_bytes(data)
 
 
+@pytest.mark.parametrize("batches", ["one", "small_batches"])
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, 10**6), value=st.integers(0, 255))
-def test_a_wrong_byte_anywhere_raises_nothing_but_trace_errors(tmp_path, at, value):
+def test_a_wrong_byte_anywhere_raises_nothing_but_trace_errors(tmp_path, request, batches, at, value):
+    if batches != "one":
+        request.getfixturevalue(batches)
     path = to_sqlite(tmp_path / "t.sqlite", tables())
     data = bytearray(path.read_bytes())
     data[at % len(data)] = value
