@@ -143,14 +143,14 @@ def _whole_job_groups(
 def _predictions(calls: pl.DataFrame, topology: dict[str, Any]) -> list[pl.Series]:
     """predicted_ns and predicted_by of each call; equal calls are predicted once."""
     key = ["hardware", "collective", "message_bytes", "group_size", "group_ranks"]
-    known: dict[tuple[Any, ...], tuple[int | None, str]] = {
-        row: predict(*row, topology=topology) for row in calls.select(key).unique().rows()
-    }
-    answers = [known[row] for row in calls.select(key).rows()]
-    return [
+    different = calls.select(key).unique()
+    answers = [predict(*row, topology=topology) for row in different.rows()]
+    told = different.with_columns(
         pl.Series("predicted_ns", [a[0] for a in answers], dtype=pl.Int64),
         pl.Series("predicted_by", [a[1] for a in answers], dtype=pl.String),
-    ]
+    )
+    of_calls = calls.select(key).join(told, on=key, how="left", nulls_equal=True, maintain_order="left")
+    return [of_calls["predicted_ns"], of_calls["predicted_by"]]
 
 
 def predict(
@@ -230,13 +230,10 @@ def _split_waits(con: duckdb.DuckDBPyConnection, trace_id: str, device_id: str, 
         until = np.clip(own["arrival_ns"].fill_null(np.iinfo(np.int64).min).to_numpy(), begin, np.maximum(begin, end))
         state = np.full(len(own), account.WORK_STATES.index(State.EXPOSED_COMM), dtype=np.int64)
         wait = np.clip(np.rint(line.own_time(begin, until, state)).astype(np.int64), 0, share)
-    predicted = own["predicted_ns"].fill_null(0).to_numpy()
-    minimum = np.zeros(len(own), dtype=np.int64)
-    left: dict[int, int] = {}
-    for i, op in enumerate(own["op_id"].to_list()):
-        rest = left.get(op, int(predicted[i]))
-        minimum[i] = min(rest, int(share[i] - wait[i]))
-        left[op] = rest - int(minimum[i])
+    after = own.select("op_id", predicted=pl.col("predicted_ns").fill_null(0), rest_ns=pl.Series(share - wait))
+    spent = pl.col("rest_ns").cum_sum().over("op_id") - pl.col("rest_ns")  # in the windows before
+    least = pl.max_horizontal(pl.min_horizontal("rest_ns", pl.col("predicted") - spent), 0)
+    minimum = after.select(least).to_series().to_numpy()
     pipeline = (own["collective"].is_in(_PIPELINE).fill_null(value=False) & own["peer"].is_not_null()).to_numpy()
     return own.select("trace_id", "op_id", "device_id", "step").with_columns(
         wait_ns=pl.Series(np.where(pipeline, 0, wait)),

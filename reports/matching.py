@@ -78,45 +78,52 @@ def match(calls: pl.DataFrame) -> Matched:
         pl.format("{}/{}", "trace_id", "device_id").alias("who"),
         pl.col("group_id").fill_null("?").alias("group"),
     )
-    instance = np.full(len(calls), -1, dtype=np.int64)
-    by = np.array(["no partner in the traces of this run"] * len(calls), dtype=object)
-    numbers = itertools.count()
-    for rows, how in _candidates(calls):
-        if len(rows) > 1:
-            instance[rows], by[rows] = next(numbers), how
+    instance, by = _instances(calls)
     base = int(calls["start_ns"].min())  # type: ignore[arg-type]
     starts = calls["start_ns"].to_numpy() - base  # Unix times in ns do not fit the doubles of medians and fits
     ends = starts + calls["dur_ns"].to_numpy()
-    traces = calls["trace_id"].to_numpy()
-    ends_together = calls["collective"].is_in([k.value for k in SYNCHRONISING]).to_numpy()
-    clocks = _align(instance, traces, ends, ends_together)
-    common = {t: clocks.get(t, Clock()) for t in set(traces.tolist())}
+    names = calls["trace_id"].unique().sort().to_list()
+    trace = calls["trace_id"].replace_strict(names, range(len(names)), return_dtype=pl.Int64).to_numpy()
+    ends_together = calls["collective"].is_in([k.value for k in SYNCHRONISING]).fill_null(value=False).to_numpy()
+    clocks = _align(np.where(ends_together, instance, -1), trace, ends, names)
+    common = [clocks.get(name, Clock()) for name in names]
     start_c, end_c = starts.copy(), ends.copy()
-    for trace, clock in common.items():
-        mine = traces == trace
+    for number, clock in enumerate(common):
+        mine = trace == number
         start_c[mine], end_c[mine] = clock.common(starts[mine]), clock.common(ends[mine])
 
     arrival = np.zeros(len(calls), dtype=np.int64)
     last = np.full(len(calls), -1, dtype=np.int64)
-    ranks = calls["rank"].fill_null(-1).to_numpy()
-    for rows in _groups(instance):
-        residual = max(common[t].residual_ns for t in traces[rows])
-        if start_c[rows].max() > end_c[rows].min() + residual:
-            instance[rows], by[rows] = -1, "its parts do not overlap in time on the aligned clocks"
-            continue
-        latest = int(start_c[rows].max())
-        spread = latest - int(start_c[rows].min())
-        arrival[rows] = latest - (start_c[rows] - starts[rows])
-        if spread > residual:  # nobody is called late by less than the clocks agree
-            last[rows] = ranks[rows[int(np.argmax(start_c[rows]))]]
+    parts = Parts.of(instance)
+    if len(parts.first):
+        residual = parts.most(np.array([clock.residual_ns for clock in common])[trace])
+        latest, apart = parts.most(start_c), parts.most(start_c) > parts.least(end_c) + residual
+        instance[parts.rows[apart[parts.number]]] = -1
+        by[parts.rows[apart[parts.number]]] = _APART
+        arrival[parts.rows] = latest[parts.number] - (start_c - starts)[parts.rows]
+        # Nobody is called late by less than the clocks agree.
+        late = (latest - parts.least(start_c) > residual) & ~apart
+        who_is_last = parts.first_where(start_c[parts.rows] == latest[parts.number])
+        ranks = calls["rank"].fill_null(-1).to_numpy()[who_is_last]
+        last[parts.rows] = np.where(late, ranks, -1)[parts.number]
     matched = pl.Series(instance >= 0)
     result = calls.select("trace_id", "op_id").with_columns(
         instance_id=pl.when(matched).then(pl.Series(instance)),
-        matched_by=pl.Series([str(b) for b in by]),
+        matched_by=pl.Series(_HOW).gather(by),
         arrival_ns=pl.when(matched).then(pl.Series(arrival) + base),
         last_rank=pl.when(matched & pl.Series(last >= 0)).then(pl.Series(last)),
     )
     return Matched(result, clocks)
+
+
+_ALONE, _SEQ, _ORDER, _APART = range(4)
+_HOW = [
+    "no partner in the traces of this run",
+    "seq",
+    "order",
+    "its parts do not overlap in time on the aligned clocks",
+]
+"""`matched_by` in words."""
 
 
 _ROWS = {
@@ -129,32 +136,80 @@ _ROWS = {
 }
 
 
-def _groups(instance: np.ndarray) -> list[np.ndarray]:
-    """Row numbers of each instance."""
-    order = np.argsort(instance, kind="stable")
-    order = order[instance[order] >= 0]
-    if not len(order):
-        return []
-    return np.split(order, np.flatnonzero(np.diff(instance[order])) + 1)
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of each instance, side by side."""
+
+    rows: np.ndarray
+    """Rows with an instance, those of one together, each in their order."""
+    first: np.ndarray
+    """Place in `rows` of the first part of each instance."""
+    number: np.ndarray
+    """Number of the instance that each of `rows` is of, from 0."""
+
+    @classmethod
+    def of(cls, instance: np.ndarray) -> "Parts":
+        """Of the instance of each row, -1 without one."""
+        rows = np.argsort(instance, kind="stable")
+        rows = rows[np.searchsorted(instance[rows], 0) :]
+        new = np.ones(len(rows), dtype=np.bool_)
+        new[1:] = instance[rows[1:]] != instance[rows[:-1]]
+        return cls(rows, np.flatnonzero(new), np.cumsum(new) - 1)
+
+    def most(self, values: np.ndarray) -> np.ndarray:
+        """The largest value of a part, for each instance."""
+        return np.maximum.reduceat(values[self.rows], self.first)
+
+    def least(self, values: np.ndarray) -> np.ndarray:
+        """The smallest."""
+        return np.minimum.reduceat(values[self.rows], self.first)
+
+    def first_where(self, mask: np.ndarray) -> np.ndarray:
+        """The row of the first part of each instance that `mask` (over `rows`) marks."""
+        places = np.flatnonzero(mask)
+        return self.rows[places[np.unique(self.number[places], return_index=True)[1]]]
 
 
-def _candidates(calls: pl.DataFrame) -> list[tuple[np.ndarray, str]]:
-    """Row numbers that belong together, and how that is known."""
-    with_seq = calls.filter(pl.col("seq").is_not_null() & (pl.col("group") != "?"))
+def _instances(calls: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Instance of each call, -1 without a partner, and how it was found, a place in `_HOW`."""
+    instance = np.full(len(calls), -1, dtype=np.int64)
+    by = np.full(len(calls), _ALONE, dtype=np.int64)
+    with_seq = calls.lazy().filter(pl.col("seq").is_not_null() & (pl.col("group") != "?"))
     clear = with_seq.filter(pl.len().over("group", "seq", "who") == 1)
-    found = [
-        (part["row"].to_numpy(), "seq")
-        for part in clear.partition_by("group", "seq", maintain_order=True)
-        if part["collective"].n_unique() == 1
-    ]
-    taken = pl.Series("row", np.concatenate([r for r, _ in found]) if found else [], dtype=calls["row"].dtype)
-    rest = calls.filter(~pl.col("row").is_in(taken.implode()) & pl.col("step").is_not_null())
-    for part in rest.partition_by("group", "step", maintain_order=True):
-        found += [(rows, "order") for rows in _by_order(part.sort("start_ns", "row"))]
-    return found
+    agreed = clear.filter(pl.col("collective").n_unique().over("group", "seq") == 1).select("row", "group", "seq")
+    numbered = agreed.with_columns(number=pl.struct("group", "seq").rank("dense"), parts=pl.len().over("group", "seq"))
+    found = numbered.collect()
+    several = found.filter(pl.col("parts") > 1)
+    instance[several["row"].to_numpy()], by[several["row"].to_numpy()] = several["number"].to_numpy(), _SEQ
+    rest = calls.join(found.select("row"), on="row", how="anti").filter(pl.col("step").is_not_null())
+    in_order, others = _by_order(rest)
+    first = int(instance.max(initial=0)) + 1
+    instance[in_order["row"].to_numpy()], by[in_order["row"].to_numpy()] = in_order["number"].to_numpy() + first, _ORDER
+    first = int(instance.max(initial=0)) + 1
+    aligned = (rows for part in others for rows in _aligned(part.sort("start_ns", "row")) if len(rows) > 1)
+    for number, rows in enumerate(aligned, start=first):
+        instance[rows], by[rows] = number, _ORDER
+    return instance, by
 
 
-def _by_order(part: pl.DataFrame) -> list[np.ndarray]:
+def _by_order(calls: pl.DataFrame) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+    """Calls that are the same by their place among those of each participant in a group and step: row, number.
+
+    And the calls of each group and step in which the participants do not all call the same in the same order.
+    """
+    here = ["group", "step"]
+    place = pl.int_range(pl.len()).over(*here, "who", order_by=["start_ns", "row"])
+    placed = calls.with_columns(place=place, participants=pl.col("who").n_unique().over(here))
+    what = pl.struct("collective", "message_bytes").n_unique().over(*here, "place")
+    agree = (what == 1) & (pl.len().over(*here, "place") == pl.col("participants"))
+    placed = placed.with_columns(agree=agree).with_columns(pl.col("agree").all().over(here))
+    equal = placed.filter(pl.col("agree") & (pl.col("participants") > 1))
+    number = pl.struct(*here, "place").rank("dense").cast(pl.Int64)
+    others = placed.filter(~pl.col("agree")).partition_by(here, maintain_order=True)
+    return equal.select("row", number=number), others
+
+
+def _aligned(part: pl.DataFrame) -> list[np.ndarray]:
     """Aligns every participant's sequence of (kind, size) with that of the first."""
     lists = {
         str(who): (list(zip(p["collective"], p["message_bytes"], strict=True)), p["row"].to_list())
@@ -175,34 +230,58 @@ def _by_order(part: pl.DataFrame) -> list[np.ndarray]:
     return [np.array(t, dtype=np.int64) for t in together]
 
 
-def _align(instance: np.ndarray, traces: np.ndarray, ends: np.ndarray, ends_together: np.ndarray) -> dict[str, Clock]:
+@dataclass(frozen=True, slots=True)
+class _Completions:
+    """When each of some traces completed each of the collectives that it shares with another, ns by its own clock."""
+
+    names: list[str]
+    times: np.ndarray
+    """A row a collective, a column a trace."""
+    there: np.ndarray
+    """Whether a trace took part."""
+
+    def disagreements(self, clocks: dict[str, Clock]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Each trace's completions, and how far the median of all traces is from each on the common clock, ns."""
+        common = np.column_stack([clocks[name].common(self.times[:, i]) for i, name in enumerate(self.names)])
+        ordered = np.sort(np.where(self.there, common, np.iinfo(np.int64).max), axis=1)
+        rows, count = np.arange(len(common)), self.there.sum(axis=1)
+        median = (ordered[rows, (count - 1) // 2] + ordered[rows, count // 2]) / 2
+        return [(self.times[mine, i], median[mine] - common[mine, i]) for i, mine in enumerate(self.there.T)]
+
+
+def _align(instance: np.ndarray, trace: np.ndarray, ends: np.ndarray, names: list[str]) -> dict[str, Clock]:
     """Offset and drift of each trace that shares completions, by least squares over the graph of shared instances."""
-    usable = np.where(ends_together, instance, -1)
-    shared: dict[str, list[tuple[int, int]]] = {}
-    for rows in _groups(usable):
-        by_trace = {t: int(ends[rows][traces[rows] == t].max()) for t in dict.fromkeys(traces[rows].tolist())}
-        if len(by_trace) > 1:
-            for t, end in by_trace.items():
-                shared.setdefault(t, []).append((int(usable[rows[0]]), end))
-    if not shared:
+    rows = np.flatnonzero(instance >= 0)
+    found, row = np.unique(instance[rows], return_inverse=True)
+    times = np.full((len(found), len(names)), np.iinfo(np.int64).min)
+    np.maximum.at(times, (row, trace[rows]), ends[rows])
+    there = times > np.iinfo(np.int64).min
+    shared = there.sum(axis=1) > 1
+    used = np.flatnonzero(there[shared].any(axis=0))
+    if not len(used):
         return {}
-    names = sorted(shared)
-    times = {t: dict(pairs) for t, pairs in shared.items()}
-    clocks = {t: Clock(offset_ns=o) for t, o in zip(names, _offsets(names, times), strict=True)}
-    clocks = {t: clock if _believable(t, clocks, times) else Clock() for t, clock in clocks.items()}
-    clocks = _with_drifts(names, clocks, times)
-    return {t: _with_residual(t, clocks, times) for t in names}
+    completions = _Completions(
+        [names[i] for i in used], np.where(there, times, 0)[shared][:, used], there[shared][:, used]
+    )
+    clocks = {t: Clock(offset_ns=o) for t, o in zip(completions.names, _offsets(completions), strict=True)}
+    apart = completions.disagreements(clocks)
+    clocks = {
+        t: clock if _believable(clock, off) else Clock()
+        for (t, clock), (_, off) in zip(clocks.items(), apart, strict=True)
+    }
+    clocks = _with_drifts(clocks, completions)
+    apart = completions.disagreements(clocks)
+    return {t: _with_residual(clock, off) for (t, clock), (_, off) in zip(clocks.items(), apart, strict=True)}
 
 
-def _offsets(names: list[str], times: dict[str, dict[int, int]]) -> list[int]:
+def _offsets(of: _Completions) -> list[int]:
     """Offsets that bring medians of shared completions together; each connected part keeps the clock of its first."""
     edges = []
-    for a, b in itertools.combinations(range(len(names)), 2):
-        common = times[names[a]].keys() & times[names[b]].keys()
-        if common:
-            gap = [times[names[a]][i] - times[names[b]][i] for i in common]
-            edges.append((a, b, float(np.median(gap)), len(common)))
-    rows = np.zeros((len(edges) + 1, len(names)))
+    for a, b in itertools.combinations(range(len(of.names)), 2):
+        both = of.there[:, a] & of.there[:, b]
+        if both.any():
+            edges.append((a, b, float(np.median(of.times[both, a] - of.times[both, b])), int(both.sum())))
+    rows = np.zeros((len(edges) + 1, len(of.names)))
     values = np.zeros(len(edges) + 1)
     for k, (a, b, difference, n) in enumerate(edges):
         weight = n**0.5
@@ -212,29 +291,17 @@ def _offsets(names: list[str], times: dict[str, dict[int, int]]) -> list[int]:
     return [round(float(x - solved[0])) for x in solved]
 
 
-def _believable(name: str, clocks: dict[str, Clock], times: dict[str, dict[int, int]]) -> bool:
+def _believable(clock: Clock, off: np.ndarray) -> bool:
     """Whether an offset is larger than three standard errors of the completions that tell it; else clocks agree."""
-    _, off = _disagreement(name, clocks, times)
     spread = _MAD_TO_SIGMA * float(np.median(np.abs(off - np.median(off))))
-    return bool(abs(clocks[name].offset_ns) > 3 * spread / len(off) ** 0.5)
+    return bool(abs(clock.offset_ns) > 3 * spread / len(off) ** 0.5)
 
 
-def _disagreement(
-    trace: str, clocks: dict[str, Clock], times: dict[str, dict[int, int]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Times of a trace's shared completions, and how far the median of all traces is from each, ns."""
-    mine = times[trace]
-    t = np.array(list(mine.values()), dtype=np.int64)
-    median = np.array(
-        [np.median([int(clocks[o].common(np.array([times[o][i]]))[0]) for o in times if i in times[o]]) for i in mine]
-    )
-    return t, median - clocks[trace].common(t)
-
-
-def _with_drifts(names: list[str], clocks: dict[str, Clock], times: dict[str, dict[int, int]]) -> dict[str, Clock]:
+def _with_drifts(clocks: dict[str, Clock], of: _Completions) -> dict[str, Clock]:
     """Adds drifts where they explain most of the disagreement; the first trace keeps its clock."""
-    anchor = int(np.median([t for name in names for t in times[name].values()]))
-    lines = {name: _drift(name, anchor, clocks, times) for name in names}
+    names = of.names
+    anchor = int(np.median(of.times[of.there]))
+    lines = {name: _drift(t, off, anchor) for name, (t, off) in zip(names, of.disagreements(clocks), strict=True)}
     if not any(slope or level for slope, level in lines.values()):
         return clocks
     slope_0, level_0 = lines[names[0]]
@@ -244,9 +311,8 @@ def _with_drifts(names: list[str], clocks: dict[str, Clock], times: dict[str, di
     }
 
 
-def _drift(name: str, anchor: int, clocks: dict[str, Clock], times: dict[str, dict[int, int]]) -> tuple[float, float]:
+def _drift(t: np.ndarray, off: np.ndarray, anchor: int) -> tuple[float, float]:
     """Slope and level of a trace's disagreement with the median of all, or zeros where a line does not explain it."""
-    t, off = _disagreement(name, clocks, times)
     if len(t) < _MIN_FOR_DRIFT or not np.any(off) or np.ptp(t) == 0:
         return 0.0, 0.0
     slope, level = np.polyfit((t - anchor).astype(float), off, 1)
@@ -256,8 +322,6 @@ def _drift(name: str, anchor: int, clocks: dict[str, Clock], times: dict[str, di
     return float(slope), float(level)
 
 
-def _with_residual(trace: str, clocks: dict[str, Clock], times: dict[str, dict[int, int]]) -> Clock:
-    clock = clocks[trace]
-    _, off = _disagreement(trace, clocks, times)
+def _with_residual(clock: Clock, off: np.ndarray) -> Clock:
     residual = int(np.ceil(np.percentile(np.abs(off), 95)))
     return Clock(clock.offset_ns, clock.drift, clock.anchor_ns, residual)
