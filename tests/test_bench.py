@@ -1,0 +1,132 @@
+"""The traces that `make bench` measures on: a grown trace is its sample, many times."""
+
+import contextlib
+import gzip
+import importlib.util
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+from tracegap.ingest import pipeline, store
+
+ROOT = Path(__file__).parents[1]
+SAMPLES = ROOT / "sample_traces"
+KINETO = SAMPLES / "sim_h100_before" / "rank0.pt.trace.json.gz"
+XSPACE = SAMPLES / "sim_tpu_v5p" / "tpu-host-0.xplane.pb.gz"
+NSYS = SAMPLES / "sim_nsys_h100" / "rank0.sqlite.gz"
+COPIES = 3
+
+
+def script(name):
+    """A file of bench/ as a module."""
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", ROOT / "bench" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+grow = script("grow")
+
+
+def read(path, folder, *queries):
+    """Rows of some queries on a store with one file, which was read without any loss."""
+    with store.open_store(folder / f"{path.name}.duckdb") as con:
+        (result,) = pipeline.ingest_paths(con, [path], workers=1)
+        assert (result.status, result.error) == ("ok", None)
+        return [con.execute(query).fetchall() for query in queries]
+
+
+TOTALS = """
+    select count(*), count(step), count(launch_ns), count(shapes), sum(flops)::bigint, sum(dur_ns)::bigint,
+        count(distinct correlation_id), (select count(*) from host_events), (select count(parent_id) from host_events),
+        (select count(distinct correlation_id) from host_events), (select count(distinct step) from steps),
+        (select count(*) from collectives), (select sum(message_bytes)::bigint from collectives)
+    from ops
+"""
+STEPS = """
+    select device_id, kernels, compute_ns, exposed_comm_ns, exposed_copy_ns, idle_ns, idle_host_ns, idle_sync_ns,
+        idle_input_ns, idle_gap_ns, idle_unknown_ns
+    from steps order by device_id, start_ns
+"""
+NOT_AFTER = 4  # columns of a step that owe nothing to what comes after it
+
+
+def by_device(rows):
+    return {device: [r for r in rows if r[0] == device] for device in sorted({r[0] for r in rows})}
+
+
+def check(path, sample, tmp_path):
+    """The grown file has all of the sample COPIES times, and its steps have the accounts of the sample's."""
+    (had,), sample_steps = read(sample, tmp_path, TOTALS, STEPS)
+    (has,), steps = read(path, tmp_path, TOTALS, STEPS)
+    assert had[0] > 0
+    assert has == tuple(n and n * COPIES for n in had)
+    for device, had_steps in by_device(sample_steps).items():
+        has_steps = by_device(steps)[device]
+        assert len(has_steps) == COPIES * len(had_steps)
+        for i, step in enumerate(has_steps):
+            expected = had_steps[i % len(had_steps)]
+            last_of_copy = i % len(had_steps) == len(had_steps) - 1 and i < len(has_steps) - 1
+            until = NOT_AFTER if last_of_copy else None  # the pause and the copies before the next belong to it
+            assert step[:until] == expected[:until]
+
+
+def test_kineto(tmp_path):
+    path = tmp_path / "grown.pt.trace.json.gz"
+    assert grow.grow(KINETO, path, copies=COPIES) == COPIES
+    check(path, KINETO, tmp_path)
+
+
+def test_the_layouts_give_the_same_rows(tmp_path):
+    queries = [
+        f"select * exclude (trace_id) from {t} order by all" for t in ("ops", "host_events", "steps", "collectives")
+    ]
+    queries[2] = queries[2].replace("trace_id", "trace_id, run_id")
+    rows = []
+    for layout in grow.LAYOUTS:
+        path = tmp_path / f"{layout}.json"
+        grow.grow(KINETO, path, copies=2, layout=layout)
+        rows.append(read(path, tmp_path, *queries))
+    assert rows[0] == rows[1] == rows[2]
+
+
+def test_the_layouts_are_those_of_pytorch(tmp_path):
+    texts = {}
+    for layout in grow.LAYOUTS:
+        path = tmp_path / f"{layout}.json"
+        grow.grow(KINETO, path, copies=1, layout=layout)
+        texts[layout] = path.read_text()
+    assert '"dur": 5954.804\n    ,\n    "args": {\n      "External id": 1, ' in texts["field-a-line"]
+    assert '\n  {\n    "ph": "X", "cat": "user_annotation", "name": "ProfilerStep#10", ' in texts["classic"]
+    assert '"tid": 41200,\n    "ts": 3187452905123.496, "dur": 5954.804,\n    "args": {\n' in texts["classic"]
+    assert "\n" not in texts["compact"]
+
+
+@pytest.mark.parametrize("planes", [1, 4])
+def test_xspace(planes, tmp_path):
+    sample, path = tmp_path / "sample.xplane.pb", tmp_path / "grown.xplane.pb"
+    assert grow.grow(XSPACE, sample, copies=1, planes=planes) == 1
+    grow.grow(XSPACE, path, copies=COPIES, planes=planes)
+    check(path, sample, tmp_path)
+    assert planes < 4 or sample.stat().st_size == pytest.approx(len(gzip.decompress(XSPACE.read_bytes())), rel=1e-3)
+
+
+def test_nsys(tmp_path):
+    path = tmp_path / "grown.sqlite"
+    assert grow.grow(NSYS, path, copies=COPIES) == COPIES
+    check(path, NSYS, tmp_path)
+    with contextlib.closing(sqlite3.connect(path)) as con:
+        texts = con.execute("select text, count(*) from NVTX_EVENTS where text like '%op_id%' group by 1").fetchall()
+    assert {n for _, n in texts} == {1}
+
+
+@pytest.mark.parametrize(("sample", "name"), [(KINETO, "a.json"), (XSPACE, "a.xplane.pb"), (NSYS, "a.sqlite")])
+def test_sizes(sample, name, tmp_path):
+    path, again = tmp_path / name, tmp_path / f"b{name[1:]}"
+    grow.grow(sample, path, size_mb=4)
+    assert 4e6 <= path.stat().st_size <= 4e6 + 3.1e6  # up to a copy more
+    grow.grow(sample, again, size_mb=4)
+    assert path.read_bytes() == again.read_bytes()
