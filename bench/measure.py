@@ -32,7 +32,7 @@ XSPACE = SAMPLES / "sim_tpu_v5p" / "tpu-host-0.xplane.pb.gz"
 NSYS = SAMPLES / "sim_nsys_h100" / "rank0.sqlite.gz"
 MB = 10**6
 RANKS = 8
-_POLL_S = 0.05
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +88,9 @@ def _watch(root: int, peaks: dict[int, int], ended: threading.Event) -> None:
     """
     while Path("/proc/self/stat").exists() and not ended.wait(_POLL_S):
         for pid in _family(root):
-            with suppress(OSError, AttributeError):  # it ended meanwhile
-                found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-                peaks[pid] = int(found[1]) * 1024  # type: ignore[index]
+            with suppress(OSError):  # it ended meanwhile
+                if found := re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()):
+                    peaks[pid] = int(found[1]) * 1024
 
 
 def _family(root: int) -> set[int]:

@@ -2,11 +2,10 @@
 
 import contextlib
 import gzip
-import importlib.util
 import sqlite3
-import sys
 from pathlib import Path
 
+import grow
 import pytest
 
 from tracegap.ingest import pipeline, store
@@ -17,18 +16,6 @@ KINETO = SAMPLES / "sim_h100_before" / "rank0.pt.trace.json.gz"
 XSPACE = SAMPLES / "sim_tpu_v5p" / "tpu-host-0.xplane.pb.gz"
 NSYS = SAMPLES / "sim_nsys_h100" / "rank0.sqlite.gz"
 COPIES = 3
-
-
-def script(name):
-    """A file of bench/ as a module."""
-    spec = importlib.util.spec_from_file_location(f"bench_{name}", ROOT / "bench" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-grow = script("grow")
 
 
 def read(path, folder, *queries):
