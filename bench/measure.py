@@ -13,6 +13,7 @@ import datetime
 import os
 import platform
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,7 @@ NSYS = SAMPLES / "sim_nsys_h100" / "rank0.sqlite.gz"
 MB = 10**6
 RANKS = 8
 _POLL_S = 0.1
+_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +72,21 @@ def usage(*command: str | Path) -> Usage:
             said.seek(0)
             last = said.read().decode(errors="replace").strip().splitlines()[-1:]
             raise MeasureError(f"status {process.returncode}: {''.join(last)}")
-    largest = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    started = [peak for pid, peak in peaks.items() if pid != process.pid]
-    together = sum(started) + (peaks.get(process.pid, 0) if started else largest)
+    # A process begins with the peak of the one that started it, so that only a higher one is its own.
+    mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    largest = used.ru_maxrss * _MAXRSS_BYTES if used.ru_maxrss > mine or not peaks else max(peaks.values())
     return Usage(
         wall_s=wall_s,
         cpu_s=used.ru_utime + used.ru_stime,
         largest_mb=largest / MB,
-        sum_mb=max(together, largest) / MB,
+        sum_mb=max(largest, sum(peaks.values())) / MB,
     )
 
 
 def _watch(root: int, peaks: dict[int, int], ended: threading.Event) -> None:
     """Notes the peak, bytes, of a process and of those that it started, until they end.
 
-    `wait4` alone does not do: it knows the largest only, and of a process just started the size of the one before.
+    `wait4` alone does not do: it knows the largest only.
     """
     family, seen = {root}, {root}
     while Path("/proc/self/stat").exists() and not ended.wait(_POLL_S):

@@ -3,9 +3,11 @@
 import contextlib
 import gzip
 import sqlite3
+import sys
 from pathlib import Path
 
 import grow
+import measure
 import pytest
 
 from tracegap.ingest import pipeline, store
@@ -117,3 +119,43 @@ def test_sizes(sample, name, tmp_path):
     assert 4e6 <= path.stat().st_size <= 4e6 + 3.1e6  # up to a copy more
     grow.grow(sample, again, size_mb=4)
     assert path.read_bytes() == again.read_bytes()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="processes are watched in /proc")
+def test_a_process_is_measured_with_those_that_it_starts():
+    child = "held = bytearray(60_000_000); import time; time.sleep(0.5)"
+    parent = f"import subprocess, sys; held = bytearray(90_000_000); subprocess.run([sys.executable, '-c', {child!r}])"
+    used = measure.usage(sys.executable, "-c", parent)
+    assert 90 < used.largest_mb < 130
+    assert 150 < used.sum_mb < 200
+    assert 0.5 < used.wall_s < 10
+    with pytest.raises(measure.MeasureError, match="status 3: no file"):
+        measure.usage(sys.executable, "-c", "import sys; print('no file'); sys.exit(3)")
+
+
+def test_tables_say_what_was_left_out_and_what_was_missed(tmp_path):
+    def case(key, *wall_s):
+        rounds = [measure.Usage(wall_s=w, cpu_s=w, largest_mb=100, sum_mb=100) for w in wall_s]
+        failed = "" if rounds else "not here"
+        return measure.Case(key=key, label=key, command=[], size_mb=30, rounds=rounds, failed=failed)
+
+    cases = [case("ours", 1, 2, 3), case("theirs", 2, 2, 2), case("other")]
+    targets = [
+        measure.Target("of theirs", 0.9, lambda c: measure.ratio(c["ours"], c["theirs"])),
+        measure.Target("of other", 0.9, lambda c: measure.ratio(c["ours"], c["other"])),
+    ]
+    group = measure.Group(title="T", cases=cases, base="theirs", targets=targets)
+    text = "\n".join(" ".join(line.split()) for line in group.lines(3))
+    assert "| ours | 2.00 (1.00–3.00) | 2.00 (1.00–3.00) | 15 | 100 | 100 | 1.00 | 1.00 |" in text
+    assert "| other | left out: not here | | | | | | |" in text
+    assert "| of theirs | ≤ 0.9 | 1 | missed |" in text
+    assert "| of other | ≤ 0.9 | not measured | |" in text
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- bench t -->\nold\n<!-- /bench t -->\nafter\n")
+    measure.put(page, "t", "new")
+    assert page.read_text() == "before\n<!-- bench t -->\nnew\n<!-- /bench t -->\nafter\n"
+
+
+def test_the_page_has_a_place_for_every_table():
+    page = (ROOT / "docs" / "performance.md").read_text()
+    assert [name for name in measure.GROUPS if f"<!-- bench {name} -->" not in page] == []
