@@ -3,7 +3,7 @@
 A reader finds in it what the sample has, copy after copy: launches meet their kernels, collectives their operators, steps
 go on counting. Nothing is random, and memory does not grow with the size.
 
-Usage: python bench/grow.py SAMPLE OUT [--size-mb 300] [--layout field-a-line|classic|compact] [--planes 4]
+Usage: python bench/grow.py SAMPLE OUT [--size-mb 300] [--layout field-a-line|classic|compact] [--a-step 10] [--planes 4]
 """
 
 import argparse
@@ -119,6 +119,11 @@ class _Kineto:
             if found := _STEP.search(event["name"]):
                 self.ids.see("step", int(found[0]))
 
+    def long_steps(self, marks: list[dict[str, Any]], copies: int) -> list[dict[str, Any]]:
+        """Of the marks of steps those of the first one, lasting so many copies."""
+        first = min((e["name"] for e in marks), default="")
+        return [e | {"dur": copies * self.period_us - 1} for e in marks if e["name"] == first]
+
     def template(self, events: Iterable[dict[str, Any]]) -> _Template:
         """Of some events, each with a comma after it."""
         out = _Template()
@@ -181,26 +186,37 @@ def _members(document: dict[str, Any], keys: Iterable[str], layout: str) -> str:
     )
 
 
-def grow_kineto(sample: Path, out: Path, *, layout: str, size_mb: float = 0, copies: int = 0) -> int:
-    """Writes a Kineto file of so many copies, or of that much text, packed where its name ends in .gz; the copies."""
+def grow_kineto(sample: Path, out: Path, *, layout: str, size_mb: float = 0, copies: int = 0, a_step: int = 0) -> int:
+    """Writes a Kineto file of so many copies, or of that much text, packed where its name ends in .gz; the copies.
+
+    With `a_step`, so many copies together are one step.
+    """
     document = json.loads(_plain(sample))
     keys = list(document)
     at = keys.index("traceEvents")
     once = [e for e in document["traceEvents"] if e["ph"] == "M" or "ts" not in e]
     events = [e for e in document["traceEvents"] if e["ph"] != "M" and "ts" in e]
     kineto = _Kineto(events, layout)
-    first = kineto.template(e for e in events if e.get("cat") in _FIRST).writer()
-    second = kineto.template(e for e in events if e.get("cat") not in _FIRST).writer()
-    copies = copies or math.ceil(size_mb * MB / (len(first(0)) + len(second(0))))
+    marks = [e for e in events if _STEP.search(e["name"])] if a_step else []
+    steps = kineto.long_steps(marks, a_step)
+    events = [e for e in events if e not in marks]
+    parts = []
+    for is_first in (True, False):
+        of_part, steps_of_part = (
+            kineto.template(e for e in some if (e.get("cat") in _FIRST) == is_first).writer()
+            for some in (events, steps)
+        )
+        parts.append((of_part, steps_of_part))
+    copies = copies or math.ceil(size_mb * MB / sum(len(of_part(0)) for of_part, _ in parts))
     newline = "" if layout == "compact" else "\n  "
     with out.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, 0) if out.suffix == ".gz" else nullcontext(raw) as f:
         f.write(f'{{{newline}{_members(document, keys[:at], layout)}"traceEvents": ['.encode())
         f.write(kineto.template(once).writer()(0))
-        for part in (first, second):
+        for is_last, (of_part, steps_of_part) in enumerate(parts):
             for k in range(copies):
-                text = part(k)
-                last = part is second and k == copies - 1
-                f.write(text.rstrip(b", \n") if last else text)
+                f.write(steps_of_part(k) if a_step and k % a_step == 0 else b"")
+                text = of_part(k)
+                f.write(text.rstrip(b", \n") if is_last and k == copies - 1 else text)
         end = _members(document, keys[at + 1 :], layout).rstrip(", \n")
         f.write(f"{newline}]{',' + newline if end else ''}{end}{newline[:1]}}}".encode())
     return copies
@@ -369,11 +385,18 @@ def _plain(sample: Path) -> bytes:
 
 
 def grow(
-    sample: Path, out: Path, *, size_mb: float = 0, copies: int = 0, layout: str = LAYOUTS[0], planes: int = 0
+    sample: Path,
+    out: Path,
+    *,
+    size_mb: float = 0,
+    copies: int = 0,
+    layout: str = LAYOUTS[0],
+    a_step: int = 0,
+    planes: int = 0,
 ) -> int:
     """Writes a trace like the sample, of so many copies of it or of that size (unpacked); the number of copies."""
     if ".json" in sample.suffixes:
-        return grow_kineto(sample, out, layout=layout, size_mb=size_mb, copies=copies)
+        return grow_kineto(sample, out, layout=layout, size_mb=size_mb, copies=copies, a_step=a_step)
     if ".sqlite" in sample.suffixes:
         return grow_nsys(sample, out, size_mb=size_mb, copies=copies)
     return grow_xspace(sample, out, planes=planes, size_mb=size_mb, copies=copies)
@@ -386,9 +409,12 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="packed where a Kineto file's name ends in .gz")
     parser.add_argument("--size-mb", type=float, default=300)
     parser.add_argument("--layout", choices=LAYOUTS, default=LAYOUTS[0], help="of Kineto files")
+    parser.add_argument("--a-step", type=int, default=0, help="copies that are one step, in Kineto files; else none is")
     parser.add_argument("--planes", type=int, default=0, help="device planes of XSpace files; all unless told")
     given = parser.parse_args()
-    copies = grow(given.sample, given.out, size_mb=given.size_mb, layout=given.layout, planes=given.planes)
+    copies = grow(
+        given.sample, given.out, size_mb=given.size_mb, layout=given.layout, a_step=given.a_step, planes=given.planes
+    )
     print(f"{given.out}: {copies} copies of {given.sample.name}")
 
 

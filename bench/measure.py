@@ -33,6 +33,8 @@ XSPACE = SAMPLES / "sim_tpu_v5p" / "tpu-host-0.xplane.pb.gz"
 NSYS = SAMPLES / "sim_nsys_h100" / "rank0.sqlite.gz"
 MB = 10**6
 RANKS = 8
+_A_STEP = "--a-step=10"
+"""A step of about 30 MB, 17,000 kernels; HolisticTraceAnalysis takes minutes where steps are many and short."""
 _POLL_S = 0.1
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
@@ -251,8 +253,8 @@ class Bench:
         """One large file."""
         rank0 = KINETO / "rank0.pt.trace.json.gz"
         layouts = ("field-a-line", "classic", "compact")
-        of = {n: self.grown(rank0, f"{n}.pt.trace.json.gz", self.size_mb, f"--layout={n}") for n in layouts}
-        plain = self.grown(rank0, "plain.json", self.size_mb)
+        of = {n: self.grown(rank0, f"{n}.json.gz", self.size_mb, f"--layout={n}", _A_STEP) for n in layouts}
+        plain = self.grown(rank0, "plain.json", self.size_mb, _A_STEP)
         packed = of["field-a-line"]
         cases = [
             self.case("tracegap", "tracegap, one process", "1", packed),
@@ -279,7 +281,9 @@ class Bench:
     def ranks(self) -> Group:
         """The files of a job."""
         size_mb = round(self.size_mb / 6)
-        files = [self.grown(KINETO / f"rank{n}.pt.trace.json.gz", f"rank{n}.json.gz", size_mb) for n in range(RANKS)]
+        files = [
+            self.grown(KINETO / f"rank{n}.pt.trace.json.gz", f"rank{n}.json.gz", size_mb, _A_STEP) for n in range(RANKS)
+        ]
         cases = [
             self.case("tracegap", f"tracegap, {words}", workers, *files, size_mb=RANKS * size_mb)
             for workers, words in (("1", "one process"), ("2", "two processes"))
@@ -337,7 +341,7 @@ class Bench:
         rank0 = KINETO / "rank0.pt.trace.json.gz"
         cases = []
         for size_mb in (self.size_mb, self.size_mb * 10 / 3, self.size_mb * 10):
-            path = self.grown(rank0, "field-a-line.pt.trace.json.gz", size_mb)
+            path = self.grown(rank0, "field-a-line.json.gz", size_mb, _A_STEP)
             cases.append(self.case("tracegap", f"tracegap, {size_mb:g} MB", "1", path, size_mb=size_mb))
             cases[-1].key = f"{len(cases)}"
         targets = [

@@ -69,6 +69,17 @@ def test_kineto(tmp_path):
     check(path, KINETO, tmp_path)
 
 
+def test_copies_may_be_one_step(tmp_path):
+    path = tmp_path / "grown.pt.trace.json.gz"
+    grow.grow(KINETO, path, copies=4, a_step=2)
+    sums = "select count(*), sum(kernels)::bigint, sum(compute_ns)::bigint, sum(exposed_comm_ns)::bigint from steps"
+    ops = "select count(*), count(step) from ops"
+    (had,), (had_ops,) = read(KINETO, tmp_path, sums, ops)
+    (has,), (has_ops,) = read(path, tmp_path, sums, ops)
+    assert has == (2, *(4 * n for n in had[1:]))
+    assert has_ops == tuple(4 * n for n in had_ops)
+
+
 def test_the_layouts_give_the_same_rows(tmp_path):
     queries = [
         f"select * exclude (trace_id) from {t} order by all" for t in ("ops", "host_events", "steps", "collectives")
