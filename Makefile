@@ -1,17 +1,18 @@
 # A fresh clone needs python3 (3.11 or newer) and make; uv is used where there is one (`make UV= ...`: not).
 PYTHON ?= python3
 UV ?= $(shell command -v uv)
-SIZE_MB ?= 50
+SIZE_MB ?= 300
+RUNS ?= 5
 VENV := .venv
 PY := $(VENV)/bin/python
 export DO_NOT_TRACK := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs bench bench-large clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.installed ## read the sample traces, compare two of them, write all pages into demo/
 	$(VENV)/bin/tracegap demo
@@ -23,13 +24,17 @@ lint: $(VENV)/.installed-dev ## only style, types and layers
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) -m mypy bench
 	$(VENV)/bin/lint-imports
 
 docs: $(VENV)/.installed ## write docs/formulas.md and docs/chips.md anew, from the code
 	$(PY) -m tracegap.ingest.reference docs
 
-bench: $(VENV)/.installed ## time of `tracegap ingest` against json.load of the same trace, SIZE_MB=50
-	$(PY) bench/ingest.py $(SIZE_MB)
+bench: $(VENV)/.installed-dev ## time and memory beside other tools, into docs/performance.md: SIZE_MB=300 RUNS=5
+	$(PY) bench/measure.py --size-mb $(SIZE_MB) --runs $(RUNS) --write docs/performance.md
+
+bench-large: $(VENV)/.installed-dev ## how both grow with the size: up to ten times SIZE_MB
+	$(PY) bench/measure.py large --size-mb $(SIZE_MB) --runs $(RUNS) --write docs/performance.md
 
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist demo src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
