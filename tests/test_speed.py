@@ -13,9 +13,10 @@ import pytest
 
 SAMPLE = measure.KINETO / "rank0.pt.trace.json.gz"
 SIZE_MB = 50
-ROUNDS = 3
-MOST_OF_ORJSON = 1.4
-"""Measured: 0.6 to 0.8, 1.0 beside a neighbour that fills the caches."""
+ROUNDS = 9
+"""At most: the least of the rounds so far is what counts, more of them only make up for a busy machine."""
+MOST_OF_ORJSON = 0.9
+"""Measured: 0.6 to 0.8."""
 MOST_PEAK_MB = 320
 """Measured: 280."""
 
@@ -31,7 +32,12 @@ def test_a_kineto_file_costs_less_than_its_text_as_python_objects(tmp_path):
         "orjson": ("orjson_loads", plain),
     }
     peers = Path(measure.__file__).with_name("peers.py")
-    rounds = [{name: measure.usage(sys.executable, peers, *c) for name, c in commands.items()} for _ in range(ROUNDS)]
-    cpu_s = {name: min(r[name].cpu_s for r in rounds) for name in commands}  # what is above it came from outside
-    assert cpu_s["ours"] - cpu_s["start"] <= MOST_OF_ORJSON * cpu_s["orjson"], rounds
+    rounds = []
+    for _ in range(ROUNDS):
+        rounds.append({name: measure.usage(sys.executable, peers, *c) for name, c in commands.items()})
+        cpu_s = {name: min(r[name].cpu_s for r in rounds) for name in commands}  # what is above it came from outside
+        if cpu_s["ours"] - cpu_s["start"] <= MOST_OF_ORJSON * cpu_s["orjson"]:
+            break
+    else:
+        pytest.fail(f"more than {MOST_OF_ORJSON} of orjson.loads in {ROUNDS} rounds: {rounds}")
     assert min(r["ours"].largest_mb for r in rounds) <= MOST_PEAK_MB, rounds
