@@ -7,10 +7,11 @@ so a new kind of layer is a function that yields its rows.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 
 from tracegap.models.errors import NoFormula
+from tracegap.models.ops import DTYPE_BYTES
 
 MLP_MATRICES = {"swiglu": 3, "geglu": 3, "gelu": 2, "relu": 2}
 """Weight matrices of an MLP block by its kind: gated ones have a third."""
@@ -18,6 +19,17 @@ NORM_VECTORS = {None: 0, "rms": 1, "layer": 2}
 """Vectors of a norm by its kind: a scale, and LayerNorm's bias; None leaves them out of the count."""
 BIASES = {"none": "", "qkv": "qkv", "attention": "qkvo", "all": "qkvom", "mlp": "m", "qkv_mlp": "qkvm"}
 """Which products add a bias: q, k, v, the output o, those of the MLP m."""
+LEAST = {
+    "layers": 1,
+    "hidden": 1,
+    "seq": 1,
+    "kv_heads": 1,
+    "head_dim": 1,
+    "window": 1,
+    "global_every": 1,
+    "moe_every": 1,
+}
+"""Smallest value of a number in a description that makes sense; of those not named, 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +130,32 @@ class Model:
             ("norm", self.norm, NORM_VECTORS),
             ("biases", self.biases, BIASES),
             ("recurrence", self.recurrence, {None, *RECURRENCES}),
+            ("dtype", self.dtype, DTYPE_BYTES),
         ):
-            if value not in known:
+            if value not in (*known,):
                 names = ", ".join(str(name) for name in known if name)
                 raise NoFormula(f"{what} {value!r} in the model description: known are {names}")
+        for column in fields(self):
+            value = getattr(self, column.name)
+            if column.type in (int, int | None) and not (value is None and column.default is None):
+                least = LEAST.get(column.name, 0)
+                if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                    raise NoFormula(
+                        f"{column.name} = {value!r} in the model description: a whole number from {least} on"
+                    )
+        for what, few, many in (
+            ("kv_heads", self.kv_head_count, self.heads),
+            ("experts_per_token", self.experts_per_token, self.experts),
+            ("dense_layers", self.dense_layers, self.layers),
+        ):
+            if few > many:
+                raise NoFormula(f"{what} = {few} in the model description: more than the {many} that there are")
+        if not self.heads and self.attention_layers:
+            raise NoFormula("heads = 0 in the model description, whose layers have attention")
+        if self.head_dim is None and self.heads and self.hidden % self.heads:
+            raise NoFormula(
+                f"{self.heads} heads do not divide hidden = {self.hidden}: the model description needs head_dim"
+            )
 
     @property
     def head_width(self) -> int:

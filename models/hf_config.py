@@ -5,7 +5,7 @@ nearly right is wrong.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from tracegap.models.architecture import Model
@@ -220,7 +220,14 @@ def model_from(config: Config) -> Model:
     values = {ours: config[theirs] for ours, theirs in architecture.keys.items() if config.get(theirs) is not None}
     try:
         values |= {**architecture.fixed, **architecture.more(config)}
-        values["tied_embeddings"] = config.get("tie_word_embeddings", architecture.tied)
-        return Model(**values)
-    except (KeyError, TypeError) as error:
-        raise NoFormula(f"config.json of a {name}: {error}") from error
+    except KeyError as error:
+        raise NoFormula(f"config.json of a {name} lacks {error}") from error
+    except TypeError as error:
+        raise NoFormula(f"config.json of a {name}: a value is not of the type that it should be: {error}") from error
+    values["tied_embeddings"] = config.get("tie_word_embeddings", architecture.tied)
+    lacking = [
+        architecture.keys.get(f.name, f.name) for f in fields(Model) if f.default is MISSING and f.name not in values
+    ]
+    if lacking:
+        raise NoFormula(f"config.json of a {name} lacks {', '.join(lacking)}")
+    return Model(**values)

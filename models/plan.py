@@ -272,7 +272,8 @@ def _expert_flops(model: Model, tokens: int) -> float:
 def _peak(chip: Chip, dtype: str) -> float:
     peak = chip.device_flops_per_s(dtype)
     if peak is None:
-        raise NoFormula(f"no {dtype} peak of {chip.id} in the catalogue")
+        others = ", ".join(chip.dtypes)
+        raise NoFormula(f"no {dtype} peak of {chip.id} in the catalogue; it has {others}: name one with --math")
     return peak
 
 

@@ -62,7 +62,8 @@ class Recipe:
             *(("offload", item, ("optimizer", "activations")) for item in self.offload),
         ):
             if value not in known:
-                raise NoFormula(f"{what} {value!r}: known are {', '.join(map(str, known))}")
+                names = ", ".join(str(name) for name in known if name is not None)
+                raise NoFormula(f"{what} {value!r}: known are {names}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,11 @@ class Server:
     torus: tuple[int, ...] | None = None
     usable: float = USABLE_MEMORY
 
+    def __post_init__(self) -> None:
+        for what, dtype in (("weights", self.weight_dtype), ("cache", self.kv_dtype), ("products", self.math_dtype)):
+            if dtype is not None and dtype not in DTYPE_BYTES:
+                raise NoFormula(f"{what} in {dtype!r}: known are {', '.join(DTYPE_BYTES)}")
+
     @property
     def weight_bytes(self) -> float:
         """Of the whole model [Y10]."""
@@ -65,7 +70,10 @@ class Server:
         peaks = [self.chip.device_flops_per_s(dtype) for dtype in tried]
         peak = next((peak for peak in peaks if peak is not None), None)
         if peak is None:
-            raise NoFormula(f"no peak of {self.chip.id} for {' or '.join(tried)} in the catalogue")
+            raise NoFormula(
+                f"no {' or '.join(dict.fromkeys(tried))} peak of {self.chip.id} in the catalogue; it has "
+                f"{', '.join(self.chip.dtypes)}: name one with --math"
+            )
         return peak * self.devices
 
     @property

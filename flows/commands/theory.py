@@ -91,8 +91,9 @@ def _number(_: click.Context, option: click.Parameter, text: str | None) -> floa
 def plan(model: str, chip: str | None, mesh: str | None, out: Path | None, as_json: bool, **asked: Any) -> None:
     """Say what training or serving a model must cost, and on which mesh it is best, without any trace.
 
-    MODEL is a preset such as llama-3-70b, a Hugging Face config.json, or a manifest with [model], [mesh] and
-    tokens_per_step, as beside traces.
+    MODEL is a preset such as llama-3-70b, a Hugging Face config.json, a manifest with [model], [mesh] and
+    tokens_per_step, as beside traces, or numbers: layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256,seq=8192.
+    Numbers may follow one of the others to change it, as in llama-3-70b,lora_rank=16.
 
     Example: tracegap plan llama-3-70b --hardware h100_sxm --devices 512 --tokens 15T --price 2.5
     """

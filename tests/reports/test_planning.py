@@ -138,19 +138,61 @@ def test_the_slowest_of_several_parts_counts():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["llama-3-70b"], "lacks hardware (or --hardware)"),
+        (["llama-3-70b"], "llama-3-70b lacks hardware (or --hardware)"),
         (["llama-9", "--hardware", "h100_sxm"], "no model 'llama-9' among the presets"),
         (["nothing.json", "--hardware", "h100_sxm"], "nothing.json: no such file"),
         (["llama-3-70b", "--hardware", "h100"], "no chip 'h100'"),
         (["llama-3-70b", "--hardware", "h100_sxm", "--tokens", "many"], "'many' is no number such as 15T"),
         (["llama-3-70b", "--hardware", "h100_sxm", "--mesh", "fsdp"], "write it as fsdp=16,tensor=8"),
         (["llama-3-70b", "--hardware", "v100_sxm2_32", "--mesh", "fsdp=64"], "no bf16 peak of v100_sxm2_32"),
+        (["llama-3-70b", "--hardware", "v100_sxm2_32", "--mesh", "fsdp=64"], "it has fp64, fp32, fp16: name one"),
+        (["llama-3-8b", "--hardware", "h100_sxm", "--batch-tokens", 100], "does not hold one sequence of 8,192"),
+        (["llama-3-8b", "--hardware", "h100_sxm", "--math", "int3"], "math dtype 'int3': known are fp64"),
+        (["llama-3-8b", "--hardware", "h100_sxm", "--serve", "--weights", "w4"], "weights in 'w4': known are fp64"),
+        (["llama-3-8b", "--hardware", "h100_sxm", "--serve", "--kv", "w4"], "cache in 'w4': known are fp64"),
+        (["llama-3-8b,depth=3", "--hardware", "h100_sxm"], "'depth' is no number of a model; known are layers"),
+        (["layers=3,hidden=64", "--hardware", "h100_sxm"], "the description lacks heads, ffn, vocab, seq"),
     ],
 )
 def test_what_cannot_be_answered_is_a_line(arguments, words):
     got = run(*arguments)
     assert got.exit_code == 2
     assert words in got.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_hidden_layers": "many"}, "config.json: layers = 'many' in the model description: a whole number from 1"),
+        ({"num_hidden_layers": -2}, "config.json: layers = -2 in the model description: a whole number from 1 on"),
+        ({"num_attention_heads": 0}, "config.json: kv_heads = 8 in the model description: more than the 0"),
+        ({"num_attention_heads": 0, "num_key_value_heads": None}, "heads = 0 in the model description"),
+        ({"num_attention_heads": 48}, "config.json: 48 heads do not divide hidden = 4096"),
+        ({"hidden_act": ["silu"]}, "config.json: config.json of a llama: a value is not of the type"),
+        ({"num_hidden_layers": None, "vocab_size": None}, "config.json of a llama lacks num_hidden_layers, vocab_size"),
+    ],
+)
+def test_a_wrong_config_json_is_a_line(tmp_path, changes, words):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | changes))
+    got = run(tmp_path / "config.json", "--hardware", "h100_sxm")
+    assert (got.exit_code, words in got.stderr) == (2, True), got.stderr
+
+
+def test_numbers_are_a_model_and_change_others():
+    numbers = "layers=80,hidden=8192,heads=64,kv_heads=8,ffn=28672,vocab=128256,norm=rms"
+    said = asked(f"{numbers},seq=8192", "--hardware", "h100_sxm", "--devices", 512)
+    named = asked("llama-3-70b", "--hardware", "h100_sxm", "--devices", 512)
+    assert said["source"] == "numbers as given"
+    for key in ("params", "predicted_ns", "memory", "ranking"):
+        assert said[key] == named[key]
+    assert asked(numbers, "--seq", 4096, "--hardware", "h100_sxm", "--devices", 512)["seq"] == 4096
+    thin = asked("llama-3-70b, lora_rank=16", "--hardware", "h100_sxm", "--mesh", "fsdp=64")
+    whole = asked("llama-3-70b", "--hardware", "h100_sxm", "--mesh", "fsdp=64")
+    # LoRA beside each of seven matrices a layer: rank x (rows + columns); all else has no gradient
+    d, kv, f = 8192, 1024, 28672
+    trained = 16 * 80 * (2 * (d + d) + 2 * (d + kv) + 3 * (d + f))
+    assert thin["params"] - whole["params"] == trained
+    assert thin["memory"]["optimizer"] == pytest.approx(12 * trained / 64)
 
 
 def test_too_few_devices_are_said_so(tmp_path):
