@@ -17,8 +17,10 @@ MLP_MATRICES = {"swiglu": 3, "geglu": 3, "gelu": 2, "relu": 2}
 """Weight matrices of an MLP block by its kind: gated ones have a third."""
 NORM_VECTORS = {None: 0, "rms": 1, "layer": 2}
 """Vectors of a norm by its kind: a scale, and LayerNorm's bias; None leaves them out of the count."""
-BIASES = {"none": "", "qkv": "qkv", "attention": "qkvo", "all": "qkvom", "mlp": "m", "qkv_mlp": "qkvm"}
-"""Which products add a bias: q, k, v, the output o, those of the MLP m."""
+BIASES = {
+    "none": "", "qkv": "qkv", "attention": "qkvo", "all": "qkvom", "mlp": "m", "qkv_mlp": "qkvm", "mixture": "qkvoe",
+}  # fmt: skip
+"""Which products add a bias: q, k, v, the output o, those of the MLP m, those of experts and their router e."""
 LEAST = {
     "layers": 1,
     "hidden": 1,
@@ -68,6 +70,10 @@ class Model:
     """Whether queries and keys are normed, each with a vector of the head's width."""
     biases: str = "none"
     """A key of BIASES."""
+    sinks: bool = False
+    """Whether each head has a learned score that takes attention from all keys."""
+    embedding_norm: bool = False
+    """Whether embedded tokens are normed."""
     positions: int = 0
     """Rows of a table of learned positions."""
     window: int | None = None
@@ -80,6 +86,8 @@ class Model:
     experts_per_token: int = 0
     shared_experts: int = 0
     """Experts that every token goes through, beside the routed ones."""
+    shared_gate: bool = False
+    """Whether a product with one vector weighs what the shared ones say."""
     expert_ffn: int | None = None
     """Hidden width of an expert; None: ffn."""
     dense_layers: int = 0
@@ -108,6 +116,10 @@ class Model:
     """Channels of a recurrent layer."""
     conv_width: int = 0
     """Taps of its short convolution."""
+    state_groups: int = 1
+    """Mamba 2: groups of heads that share input and output maps."""
+    state_norms: bool = False
+    """Mamba: whether step size, input and output maps are normed (Jamba)."""
     dt_rank: int = 0
     """Mamba: width of the step size's projection; of Mamba 2 the number of heads."""
 
@@ -298,6 +310,7 @@ def _ends(model: Model) -> Iterator[Weight]:
     yield Weight(name="positions", rows=model.positions, cols=d, per_token=0, end="first")
     if not tied:
         yield Weight(name="head", rows=d, cols=v, ways=max(1, v), end="last")
+    yield _norm(model, "embedding.norm", 1, int(model.embedding_norm))
     yield _norm(model, "norm", 1, 1)
     for name, tower in model.towers:
         tokens = 0.0 if model.seq is None or tower.seq is None else tower.seq / model.seq
@@ -326,6 +339,8 @@ def _attention(
         yield Weight(name=prefix + name, rows=rows, cols=cols, layers=layers, per_token=used, ways=ways)
         if name in BIASES[model.biases]:
             yield _vector(f"{prefix}{name}.bias", cols, layers, 1 if name == "o" else ways)
+    if model.sinks:
+        yield _vector(f"{prefix}sinks", n, layers, n)
     if model.qk_norm:
         yield _vector(f"{prefix}qk_norm", 2 * h * NORM_VECTORS[model.norm], layers)
 
@@ -352,11 +367,13 @@ def _mamba(model: Model, layers: int) -> Iterator[Weight]:
         yield Weight(name=f"ssm.{name}", rows=rows, cols=cols, layers=layers, ways=i)
     # Convolution with bias, bias of dt, A and D
     yield _vector("ssm.channels", i * (model.conv_width + 1 + 1 + s + 1), layers, i)
+    if model.state_norms:
+        yield _vector("ssm.norms", NORM_VECTORS[model.norm] * (r + 2 * s), layers)
 
 
 def _mamba2(model: Model, layers: int) -> Iterator[Weight]:
     """Mamba 2: one scalar decay a head, input and output maps from the same projection, a norm before the output."""
-    d, i, s, heads = model.hidden, model.inner, model.state_dim, model.dt_rank
+    d, i, s, heads = model.hidden, model.inner, model.state_groups * model.state_dim, model.dt_rank
     yield Weight(name="ssm.in", rows=d, cols=2 * i + 2 * s + heads, layers=layers, ways=heads)
     yield Weight(name="ssm.out", rows=i, cols=d, layers=layers, ways=heads)
     yield _vector("ssm.channels", (i + 2 * s) * (model.conv_width + 1) + 3 * heads + i, layers, heads)
@@ -386,6 +403,15 @@ def _experts(model: Model, layers: int) -> Iterator[Weight]:
         return
     f = model.ffn if model.expert_ffn is None else model.expert_ffn
     yield Weight(name="router", rows=model.hidden, cols=model.experts, layers=layers)
+    if model.shared_gate:
+        yield Weight(name="shared.weigh", rows=model.hidden, cols=1, layers=layers)
+    if "e" in BIASES[model.biases]:
+        yield _vector("router.bias", model.experts, layers)
+        for name, width, ways in (("up_bias", (MLP_MATRICES[model.mlp] - 1) * f, f), ("down_bias", model.hidden, 1)):
+            yield Weight(
+                name=f"experts.{name}", rows=1, cols=width, layers=layers, copies=model.experts,
+                active_copies=model.experts_per_token, per_token=0, ways=ways, expert=True,
+            )  # fmt: skip
     for name, rows, cols in _mlp_matrices(model, f):
         yield Weight(
             name=f"experts.{name}",

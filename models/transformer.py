@@ -106,7 +106,8 @@ def cache_bytes(model: Model, seq: int, bytes_per_elem: float, *, tensor: int = 
     tokens = model.global_layers * seq + windowed * min(seq, model.window or seq)
     tokens += model.layers * (model.encoder_seq or seq) if model.encoder_layers else 0
     recurrent = model.layers - model.attention_layers
-    state = recurrent * model.inner * (model.state_dim + max(0, model.conv_width - 1)) / tensor
+    convolved = model.inner + (2 * model.state_groups * model.state_dim if model.recurrence == "mamba2" else 0)
+    state = recurrent * (model.inner * model.state_dim + convolved * max(0, model.conv_width - 1)) / tensor
     return (tokens * per_token + state) * bytes_per_elem
 
 

@@ -52,7 +52,7 @@ def test_the_scaling_book_chapter_8():
 def test_int4_weights_are_multiplied_in_bf16():
     assert book(4, "int4").flops_per_s == 4 * 197e12
     assert Server(model=LLAMA, chip=V5E, devices=4, context=1, weight_dtype="int8").flops_per_s == 4 * 394e12
-    with pytest.raises(NoFormula, match="no int8 or bf16 peak of v100_sxm2_16 .* it has fp64, fp32, fp16"):
+    with pytest.raises(NoFormula, match=r"no int8 or bf16 peak of v100_sxm2_16 .* it has fp64, fp32, fp16"):
         _ = Server(
             model=LLAMA, chip=hardware.get("v100_sxm2_16"), devices=1, context=1, weight_dtype="int8"
         ).flops_per_s
