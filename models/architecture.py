@@ -7,7 +7,7 @@ so a new kind of layer is a function that yields its rows.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 from tracegap.models.errors import NoFormula
@@ -135,8 +135,12 @@ class Model:
     towers: tuple[tuple[str, "Model"], ...] = ()
     """Encoders of other modalities by name; `seq` of each is the tokens that it adds to one sequence. They end in a
     projection to the model's width and have no vocabulary."""
+    project_to: int = 0
+    """Of a tower: the width of the model that reads it, which sets it; 0: no tower."""
 
     def __post_init__(self) -> None:
+        towers = tuple((name, replace(tower, project_to=self.hidden)) for name, tower in self.towers)
+        object.__setattr__(self, "towers", towers)
         for what, value, known in (
             ("mlp", self.mlp, MLP_MATRICES),
             ("norm", self.norm, NORM_VECTORS),
@@ -312,9 +316,7 @@ def _ends(model: Model) -> Iterator[Weight]:
         yield Weight(name="head", rows=d, cols=v, ways=max(1, v), end="last")
     yield _norm(model, "embedding.norm", 1, int(model.embedding_norm))
     yield _norm(model, "norm", 1, 1)
-    for name, tower in model.towers:
-        tokens = 0.0 if model.seq is None or tower.seq is None else tower.seq / model.seq
-        yield Weight(name=f"{name}.projection", rows=tower.hidden, cols=d, per_token=tokens, end="first")
+    yield Weight(name="projection", rows=d, cols=model.project_to, end="last")
 
 
 def _norm(model: Model, name: str, layers: int, norms: int) -> Weight:

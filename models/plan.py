@@ -42,6 +42,8 @@ class Traffic:
     """What can run meanwhile; empty: nothing."""
     fabric: str
     """The links assumed."""
+    of: str = ""
+    """Whose weights or gradients, where a model has experts: theirs or those of the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +340,7 @@ def _timed(sent: Sequence[Message], step: Step, links: Links, room: Mapping[str,
                 exposed_ns=total - hidden,
                 behind=message.behind,
                 fabric=one.model,
+                of=message.of,
             )
         )
     return out

@@ -78,7 +78,7 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield "pipeline bubble", human_ns(r["bubble_ns"]), f"{r['microbatches']} microbatches"
     for t in r["traffic"]:
         yield (
-            f"{t['collective']} on {t['axis']}",
+            traffic_text(t),
             human_ns(t["total_ns"]),
             f"{human_ns(t['exposed_ns'])} exposed; {t['calls']} × {human(t['message_bytes'], 'B')}, {t['fabric']}",
         )
@@ -207,6 +207,11 @@ def _ranking(r: dict[str, Any]) -> RenderableType:
 def mesh_text(mesh: dict[str, int]) -> str:
     """A mesh as it is written: "fsdp=16,tensor=8"."""
     return ",".join(f"{axis}={ways}" for axis, ways in mesh.items() if ways > 1) or "one device"
+
+
+def traffic_text(t: dict[str, Any]) -> str:
+    """What is sent over which axis: "all_gather on fsdp (experts)"."""
+    return f"{t['collective']} on {t['axis']}" + (f" ({t['of']})" if t["of"] else "")
 
 
 def recipe_text(c: dict[str, Any]) -> str:

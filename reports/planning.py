@@ -269,7 +269,10 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
     if question.scaling and fewest:
         counts = [fewest << i for i in range(SCALING_POINTS)]
         curve = search.scaling(model, chip, tokens_per_step, counts, question.recipe)
-        out["scaling"] = {"limit": curve.limit, "points": [_candidate(point) for point in curve.points]}
+        # The curve is a coarse search: the mesh that was found by the full one stands for its number of devices
+        known = {} if mesh else {candidate.plan.devices: candidate for candidate in candidates[:1]}
+        points = [known.get(point.plan.devices, point) for point in curve.points]
+        out["scaling"] = {"limit": curve.limit, "points": [_candidate(point) for point in points]}
     return out
 
 
@@ -314,7 +317,12 @@ def _towers(subject: Subject, chip: Chip, best: Candidate, tokens_per_step: int,
     plans = plan_towers(subject.model, chip, {"": best.plan.mesh, **meshes}, tokens_per_step, best.recipe, links=links)
     towers = [plans[name] for name in meshes]
     parts = [best.plan, *towers]
-    memory = best.plan.memory.total + sum(tower.memory.total - tower.memory.buffers for tower in towers)
+    # The buffers of the model serve the towers too, whose turn comes before or after
+    memory = {
+        name: value + sum(getattr(tower.memory, name) for tower in towers if name != "buffers")
+        for name, value in dataclasses.asdict(best.plan.memory).items()
+    }
+    total = sum(memory.values())
     step_ns = sum(part.predicted_ns for part in parts)
     flops = sum(part.model_flops for part in parts)
     capacity = best.plan.memory_bytes
@@ -323,8 +331,9 @@ def _towers(subject: Subject, chip: Chip, best: Candidate, tokens_per_step: int,
         "lower_ns": sum(part.lower_ns for part in parts),
         "predicted_ns": step_ns,
         "upper_ns": sum(part.upper_ns for part in parts),
-        "memory_total": memory,
-        "fits": None if capacity is None else memory <= capacity,
+        "memory": memory,
+        "memory_total": total,
+        "fits": None if capacity is None else total <= capacity,
         "model_flops": flops,
         "mfu": flops / devices / best.plan.peak_flops_per_s / step_ns * 1e9,
         "flops_per_s_per_device": flops / devices / step_ns * 1e9,

@@ -245,7 +245,10 @@ def test_towers_have_meshes_of_their_own() -> None:
     assert whole == forward_flops(MODEL, 500).total + forward_flops(vision, 100).total + 2 * 100 * 500 * 1000
     meshes = {"": {"data": 2, "tensor": 4}, "vision": {"data": 8}}
     plans = plan_towers(seeing, H100, meshes, 64_000)
-    assert plans["vision"].model_flops == train_flops(vision, 12_800)
+    # with its projection to the model, forward and twice back; the parts of a plan are the whole
+    assert plans["vision"].model_flops == train_flops(vision, 12_800) + 6 * 12_800 * 500 * 1000
+    assert sum(part.model_flops for part in plans.values()) == train_flops(seeing, 64_000)
+    assert sum(part.params for part in plans.values()) == seeing.params
     assert (plans[""].mesh, plans["vision"].mesh) == (meshes[""], meshes["vision"])
     with pytest.raises(NoFormula, match="tower vision has 2 devices, not 8"):
         plan_towers(seeing, H100, meshes | {"vision": {"data": 2}}, 64_000)

@@ -211,6 +211,10 @@ def test_a_page_has_a_chart_of_each(tmp_path):
     assert list(sections) == ["memory", "time", "meshes", "scaling"]
     times = {row["what"] for row in sections["time"].figures[0].table.to_dicts()}
     assert times >= {"compute", "optimizer"}
+    curve = dict(sections["scaling"].figures[0].table.select("devices", "ns").rows())
+    assert curve[64] == result["predicted_ns"]
+    alone_ns = 6 * 8.03e9 * 2**22 / 989.4e12 / result["reachable_share"] * 1e9  # attention and the head left out
+    assert all(ns * devices > alone_ns for devices, ns in curve.items())
     drawn = sections["memory"].figures[0].table["bytes"].sum()
     assert drawn == pytest.approx(result["memory_total"])
     text = page.render_plan(result, tmp_path / "plan.html").read_text()
@@ -219,6 +223,19 @@ def test_a_page_has_a_chart_of_each(tmp_path):
     served = answer(Question(model="llama-3-8b", hardware="h100_sxm", serve=True))
     assert list(plan_page.describe(served)["sections"]) == ["frontier"]
     assert "Throughput against latency" in page.render_plan(served, tmp_path / "serve.html").read_text()
+
+
+def test_a_page_sets_a_measured_rate_beside_what_people_reach():
+    question = Question(model="llama-3-8b", hardware="h100_sxm", devices=8, measured_tflops=420)
+    numbers = {name: (value, aside) for name, value, aside in plan_page.describe(answer(question))["numbers"]}
+    assert numbers["your rate"] == ("420 TFLOP/s a device", "plausible")
+    assert numbers["MFU to expect"][1].endswith("a device; people reach 380 to 430")
+
+
+def test_traffic_of_experts_is_told_from_that_of_the_rest():
+    shown = run("mixtral-8x7b", "--hardware", "h100_sxm", "--mesh", "fsdp=16").output
+    assert "all_gather on fsdp (experts)" in shown
+    assert "all_gather on fsdp (the rest)" in shown
 
 
 def test_the_rows_of_the_screen_are_text():
@@ -239,6 +256,16 @@ def test_towers_of_a_manifest(tmp_path):
     assert tower["mesh"] == {"data": 4}
     assert said["predicted_ns"] > tower["predicted_ns"] > 0
     assert said["params"] == model.params > tower["params"]
+    assert said["memory_total"] == pytest.approx(sum(said["memory"].values()))
+    alone = text | {"towers": {}}
+    (tmp_path / "a.json").write_text(
+        json.dumps({"model": alone, "tokens_per_step": 6400, "hardware": "h100_sxm", "mesh": {"fsdp": 2, "tensor": 2}})
+    )
+    for part in ("weights", "gradients", "optimizer", "activations"):
+        alone_too = asked(tmp_path / "a.json")["memory"][part] + tower["memory"][part]
+        assert said["memory"][part] == pytest.approx(alone_too)
+    # the tower's table ends in a projection of 64 x 128, which lies with it
+    assert tower["params"] == model_of(vision).params + 64 * 128 == model.params - model_of(alone).params
     text["towers"]["vision"]["mesh"] = {"tensor": 4}
     (tmp_path / "m.json").write_text(
         json.dumps({"model": text, "tokens_per_step": 6400, "hardware": "h100_sxm", "mesh": {"fsdp": 2, "tensor": 2}})
