@@ -140,6 +140,7 @@ def _time_section(r: dict[str, Any]) -> Section:
     # Compute at the rate that matrix products reach is what the prediction adds exposed communication to
     busy_ns = max(r["compute_ns"] / r["reachable_share"], r["hbm_ns"])
     rows = [("compute", busy_ns, "device"), ("optimizer", r["optimizer_ns"], "device")]
+    rows += [("activations to the host and back", 2 * r["offload_ns"], "hidden")] if r["offload_ns"] else []
     rows += [("pipeline bubble", r["bubble_ns"] / r["reachable_share"], "device")] if r["bubble_ns"] else []
     for t in r["traffic"]:
         what = plan_text.traffic_text(t)

@@ -74,6 +74,12 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     )
     yield "", "", ", ".join(f"{name} {human(value, 'B')}" for name, value in memory.items() if value)
     yield "compute", human_ns(r["compute_ns"]), f"{human(r['flops_per_device'], 'FLOP')} a device at the dense peak"
+    if r["offload_ns"]:
+        yield (
+            "activations",
+            human_ns(r["offload_ns"]),
+            "to the host beside the forward pass, and as long back beside the backward",
+        )
     if r["bubble_ns"]:
         yield "pipeline bubble", human_ns(r["bubble_ns"]), f"{r['microbatches']} microbatches"
     for t in r["traffic"]:

@@ -228,6 +228,24 @@ def test_a_model_that_does_not_fit_says_so() -> None:
     assert thin.optimizer < 0.01 * thin.weights * 6
 
 
+def test_activations_on_the_host_take_their_way() -> None:
+    """Saved bytes over 64 GB/s of PCIe, out beside a third of the work, back beside two thirds [P15]."""
+    here, there = (plan(MODEL, H100, {}, 32_000, Recipe(offload=kept)) for kept in ((), ("activations",)))
+    # a layer keeps so many values of 2 bytes a token; 32,000 tokens, all layers
+    saved = saved_values_per_token(MODEL) * 2 * 32_000 * MODEL.layers
+    assert there.offload_ns == pytest.approx(saved / 64e9 * 1e9, rel=1e-6)
+    busy = max(here.compute_ns, here.hbm_ns)
+    wait = max(0, there.offload_ns - busy / 3) + max(0, there.offload_ns - busy * 2 / 3)
+    assert wait > 0
+    assert there.lower_ns - here.lower_ns == pytest.approx(wait, rel=1e-6)
+    assert there.predicted_ns > here.predicted_ns
+    assert (there.bound, here.offload_ns) == ("host", 0)
+    assert there.memory.activations < here.memory.activations
+    # a faster link never slows, and at some rate all of it hides
+    fast = plan(MODEL, replace(H100, pcie_gbps=64e3), {}, 32_000, Recipe(offload=("activations",)))
+    assert fast.predicted_ns == here.predicted_ns
+
+
 def test_lora_trains_little_and_skips_the_gradients_of_the_rest() -> None:
     tuned = replace(MODEL, lora_rank=8)
     # Four projections of D and D, three matrices of D and F, each [in, 8] and [8, out]
