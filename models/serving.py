@@ -15,7 +15,7 @@ from tracegap.models.hardware import Chip
 from tracegap.models.inference import prefill_to_decode_servers, spec_decode_speedup
 from tracegap.models.mesh import Links
 from tracegap.models.ops import DTYPE_BYTES, CollectiveKind
-from tracegap.models.transformer import cache_bytes, forward_flops
+from tracegap.models.transformer import cache_bytes, forward_flops, state_bytes
 
 USABLE_MEMORY = 0.95
 """Share of a device's memory that a server can fill."""
@@ -56,6 +56,11 @@ class Server:
         """Of one sequence over all devices, copies among them [X6]."""
         ways = 1 if self.by_batch else self.devices
         return cache_bytes(self.model, self.context, DTYPE_BYTES[self.kv_dtype], tensor=ways) * ways
+
+    @property
+    def cache_traffic_bytes(self) -> float:
+        """Of one sequence in a step: its cache is read; a state is written too, where a cache grows by one token."""
+        return self.cache_bytes + state_bytes(self.model, DTYPE_BYTES[self.kv_dtype])
 
     @property
     def by_batch(self) -> bool:
@@ -124,7 +129,7 @@ def decode(server: Server, batch: int) -> Point:
     model = server.model
     read_s = server.touched_bytes(batch) / server.hbm_bytes_per_s
     math_s = 2 * batch * model.matmul_params / server.flops_per_s
-    cache_s = batch * server.cache_bytes / server.hbm_bytes_per_s
+    cache_s = batch * server.cache_traffic_bytes / server.hbm_bytes_per_s
     comm_s = joins_s(server, batch)
     terms = {"weights": read_s, "compute": math_s, "cache": cache_s, "communication": comm_s}
     step_s = max(read_s, math_s) + cache_s + comm_s
@@ -203,10 +208,15 @@ def disaggregate(server: Server, batch: int, prompt: int, answer: int, share: fl
 
 
 def speculate(server: Server, batch: int, *, accept: float, draft_len: int, draft_cost: float) -> float:
-    """[I9] Speed-up by a draft model, with the cost of verifying more tokens than one a sequence at this batch."""
+    """[I9] Speed-up by a draft model, with the cost of verifying more tokens than one a sequence at this batch.
+
+    More tokens take more arithmetic, touch more experts and are joined more slowly; caches are read once.
+    """
     plain = decode(server, batch)
-    math_s = 2 * batch * (draft_len + 1) * server.model.matmul_params / server.flops_per_s
-    verify_s = max(plain.weights_s, math_s) + plain.cache_s + plain.comm_s
+    tokens = batch * (draft_len + 1)
+    math_s = 2 * tokens * server.model.matmul_params / server.flops_per_s
+    read_s = server.touched_bytes(tokens) / server.hbm_bytes_per_s
+    verify_s = max(read_s, math_s) + plain.cache_s + joins_s(server, tokens)
     ideal = spec_decode_speedup(accept=accept, draft_len=draft_len, draft_cost=draft_cost)
     return ideal * (draft_len * draft_cost + 1) / (draft_len * draft_cost + verify_s / plain.step_s)
 

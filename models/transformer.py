@@ -105,10 +105,18 @@ def cache_bytes(model: Model, seq: int, bytes_per_elem: float, *, tensor: int = 
     windowed = model.attention_layers - model.global_layers
     tokens = model.global_layers * seq + windowed * min(seq, model.window or seq)
     tokens += model.layers * (model.encoder_seq or seq) if model.encoder_layers else 0
+    return tokens * per_token * bytes_per_elem + state_bytes(model, bytes_per_elem, tensor=tensor)
+
+
+def state_bytes(model: Model, bytes_per_elem: float, *, tensor: int = 1) -> float:
+    """Bytes of the fixed state of recurrent layers, on one of so many tensor-parallel ranks; rewritten with each token.
+
+    The state of each channel, and the last inputs of the short convolution.
+    """
     recurrent = model.layers - model.attention_layers
     convolved = model.inner + (2 * model.state_groups * model.state_dim if model.recurrence == "mamba2" else 0)
-    state = recurrent * (model.inner * model.state_dim + convolved * max(0, model.conv_width - 1)) / tensor
-    return (tokens * per_token + state) * bytes_per_elem
+    values = model.inner * model.state_dim + convolved * max(0, model.conv_width - 1)
+    return recurrent * values / tensor * bytes_per_elem
 
 
 def saved_values_per_token(model: Model) -> float:

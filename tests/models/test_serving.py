@@ -102,6 +102,28 @@ def test_speculation_pays_while_verifying_is_memory_bound():
     assert serving.speculate(server, 512, accept=0.8, draft_len=4, draft_cost=0.05) < at_one
 
 
+def test_speculation_pays_less_where_more_tokens_touch_more_experts():
+    """Of 8 experts with 2 a token, five tokens touch 1 - (3/4)^5 of them, one 1/4: the rest of the weights is small."""
+    model = presets.get("mixtral-8x7b").model
+    server = Server(model=model, chip=hardware.get("h200"), devices=1, context=1024)
+    experts = 3 * 32 * 8 * 4096 * 14336
+    others = model.params - experts - 32000 * 4096  # the table that is looked up in is not read
+    plain, verified = (others + experts * (1 - (3 / 4) ** n) for n in (1, 5))
+    cache = 2 * 32 * 8 * 128 * 1024
+    gain = serving.speculate(server, 1, accept=0.8, draft_len=4, draft_cost=0.05)
+    assert gain == pytest.approx(3.3616 / (0.2 + (verified + cache) / (plain + cache)), rel=1e-4)
+    dense = Server(model=LLAMA, chip=hardware.get("h200"), devices=2, context=1024)
+    assert gain < 1.5 < serving.speculate(dense, 1, accept=0.8, draft_len=4, draft_cost=0.05)
+
+
+def test_a_state_is_read_and_written_in_each_step():
+    model = presets.get("mamba-2.8b").model
+    server = Server(model=model, chip=V5E, devices=1, context=1024)
+    # 64 layers of 5120 channels, 16 values of state and 3 of convolution each
+    assert serving.decode(server, 1).cache_s == pytest.approx(2 * 64 * 5120 * 19 * 2 / 819e9)
+    assert server.cache_bytes == 64 * 5120 * 19 * 2
+
+
 def test_a_state_needs_no_room_for_longer_texts():
     mamba = presets.get("mamba-2.8b").model
     short, long = (Server(model=mamba, chip=H100, devices=1, context=context) for context in (100, 100_000))
