@@ -136,6 +136,9 @@ def plan(
         raise NoFormula(
             f"an interleaved pipeline of {size.pipeline} needs a multiple of that, not {microbatches} microbatches"
         )
+    layers = ceil((model.layers + model.encoder_layers) / size.pipeline)
+    if recipe.virtual_stages > layers:
+        raise NoFormula(f"{recipe.virtual_stages} virtual stages need as many layers a stage, not {layers}")
     tokens = tokens_per_step / size.token_ways / microbatches
     own = replace(model, towers=()) if model.towers else model
     step = Step(model=own, mesh=mesh, size=size, recipe=recipe, tokens=tokens, microbatches=microbatches)

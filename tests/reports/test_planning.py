@@ -89,6 +89,20 @@ def test_the_recipe_is_kept():
     assert (wrong.exit_code, "known are optimizer, activations" in wrong.stderr) == (2, True)
 
 
+def test_schedules_and_exchanges_of_a_mesh_can_be_asked_for():
+    mesh = ("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "pipeline=4,context=2", "--microbatches", 8)
+    plain = asked(*mesh)
+    woven = asked(*mesh, "--schedule", "interleaved", "--virtual-stages", 4)
+    # (p - 1) / (v m) of the arithmetic
+    assert plain["bubble_ns"] == pytest.approx(plain["compute_ns"] * 3 / 8, rel=1e-6)
+    assert woven["bubble_ns"] == pytest.approx(plain["compute_ns"] * 3 / 32, rel=1e-6)
+    assert asked(*mesh, "--gradients", 4)["memory"]["gradients"] == 2 * plain["memory"]["gradients"]
+    kinds = {t["collective"] for t in asked(*mesh, "--context", "ulysses")["traffic"] if t["axis"] == "context"}
+    assert "all_to_all" in kinds
+    wrong = run(*mesh, "--virtual-stages", 4)
+    assert (wrong.exit_code, "need the schedule interleaved, not 1f1b" in wrong.stderr) == (2, True)
+
+
 def test_a_config_json_is_read_with_a_usual_sequence(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     said = asked(tmp_path / "config.json", "--hardware", "tpu_v5p", "--devices", 16)
