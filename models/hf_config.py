@@ -12,8 +12,9 @@ from tracegap.models.architecture import Model
 from tracegap.models.errors import NoFormula
 
 Config = Mapping[str, Any]
+Keys = dict[str, str | tuple[str, ...]]
 
-_USUAL = {
+_USUAL: Keys = {
     "layers": "num_hidden_layers",
     "hidden": "hidden_size",
     "heads": "num_attention_heads",
@@ -36,7 +37,7 @@ _ACTIVATIONS = {
 class Architecture:
     """How to read the configuration of one `model_type`."""
 
-    keys: Mapping[str, str | tuple[str, ...]] = field(default_factory=lambda: _USUAL)
+    keys: Keys = field(default_factory=lambda: _USUAL)
     """Our field to their key, or to its names in several releases, where the value is taken as it is; one that is absent
     or null keeps our default."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -190,7 +191,7 @@ def _jamba(config: Config) -> dict[str, Any]:
     }
 
 
-_MLA = {
+_MLA: Keys = {
     "layers": "num_hidden_layers",
     "hidden": "hidden_size",
     "heads": "num_attention_heads",
@@ -209,7 +210,7 @@ _MLA = {
     "vocab": "vocab_size",
     "seq": "max_position_embeddings",
 }
-_MIXTURE = {
+_MIXTURE: Keys = {
     "experts": ("num_experts", "num_local_experts"),
     "experts_per_token": "num_experts_per_tok",
     "expert_ffn": "moe_intermediate_size",
@@ -357,7 +358,7 @@ def model_from(config: Config) -> Model:
             "a manifest's [model] or numbers can describe others"
         )
     architecture = ARCHITECTURES[str(name)]
-    values = {}
+    values: dict[str, Any] = {}
     for ours in architecture.keys:
         given = [config[theirs] for theirs in architecture.names(ours) if config.get(theirs) is not None]
         values |= {ours: given[0]} if given else {}
@@ -368,9 +369,7 @@ def model_from(config: Config) -> Model:
     except TypeError as error:
         raise NoFormula(f"config.json of a {name}: a value is not of the type that it should be: {error}") from error
     values["tied_embeddings"] = config.get("tie_word_embeddings", architecture.tied)
-    lacking = [
-        architecture.keys.get(f.name, f.name) for f in fields(Model) if f.default is MISSING and f.name not in values
-    ]
+    lacking = [architecture.names(f.name)[0] for f in fields(Model) if f.default is MISSING and f.name not in values]
     if lacking:
         raise NoFormula(f"config.json of a {name} lacks {', '.join(lacking)}")
     return Model(**values)

@@ -270,6 +270,8 @@ def test_what_is_not_known_is_refused_by_name():
         hf_config.model_from({})
     with pytest.raises(NoFormula, match=r"config\.json of a llama lacks hidden_size"):
         hf_config.model_from({k: v for k, v in LLAMA.items() if k != "hidden_size"})
+    with pytest.raises(NoFormula, match=r"config\.json of a bloom lacks n_layer, n_head, vocab_size"):
+        hf_config.model_from({"model_type": "bloom", "hidden_size": 64})
     with pytest.raises(NoFormula, match="activation 'relu2'"):
         hf_config.model_from(LLAMA | {"hidden_act": "relu2"})
     with pytest.raises(UnknownModel, match=r"no model 'llama-3-70' .* did you mean llama-3-70b"):
