@@ -63,7 +63,7 @@ def _head(r: dict[str, Any]) -> dict[str, Any]:
             numbers.append(("training", f"{c['days']:,.1f} days", f"{c['device_hours']:,.0f} device-hours{money}"))
         if r["smell"]:
             rate = people.flops_per_s(r["smell"]["measured_tflops"] * TERA)
-            numbers.append(("your rate", f"{rate} a device", r["smell"]["verdict"]))
+            numbers.append(("your rate", rate, f"a device: {r['smell']['verdict']}"))
     else:
         headline = f"No mesh of {r['devices'] or 0:,} × {r['hardware_name']} holds the model and its batch."
         numbers = [("fewest devices", people.count(r["fewest_devices"]), "")]

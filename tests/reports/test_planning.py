@@ -242,7 +242,7 @@ def test_a_page_has_a_chart_of_each(tmp_path):
 def test_a_page_sets_a_measured_rate_beside_what_people_reach():
     question = Question(model="llama-3-8b", hardware="h100_sxm", devices=8, measured_tflops=420)
     numbers = {name: (value, aside) for name, value, aside in plan_page.describe(answer(question))["numbers"]}
-    assert numbers["your rate"] == ("420 TFLOP/s a device", "plausible")
+    assert numbers["your rate"] == ("420 TFLOP/s", "a device: plausible")
     assert numbers["MFU to expect"][1].endswith("a device; people reach 380 to 430")
 
 
