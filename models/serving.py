@@ -39,6 +39,10 @@ class Server:
     where each holds whole sequences and two all-to-alls a layer bring queries and outputs; None: batch where heads do
     not suffice."""
     torus: tuple[int, ...] | None = None
+    ranks_per_domain: int | None = None
+    """Devices that the scale-up links join; None: as many as the part can have."""
+    network_bytes_per_s: float | None = None
+    """A device's share of the network; None: that of the catalogue."""
     usable: float = USABLE_MEMORY
 
     def __post_init__(self) -> None:
@@ -152,7 +156,13 @@ def joins_s(server: Server, tokens: float) -> float:
         return 0.0
     blocks = 1 if model.parallel_block or not (model.ffn or model.experts) else 2
     element = DTYPE_BYTES[model.dtype]
-    fabric = Links(chip=server.chip, torus=server.torus).fabric({"tensor": ranks}, ("tensor",))
+    links = Links(
+        chip=server.chip,
+        ranks_per_domain=server.ranks_per_domain,
+        torus=server.torus,
+        network_bytes_per_s=server.network_bytes_per_s,
+    )
+    fabric = links.fabric({"tensor": ranks}, ("tensor",))
     joined = collectives.predict(CollectiveKind.ALL_REDUCE, round(tokens * model.hidden * element), ranks, fabric)
     total_ns = blocks * model.layers * joined.total_ns
     if server.by_batch and model.attention_layers:
@@ -194,7 +204,7 @@ class Disaggregation:
 
 def disaggregate(server: Server, batch: int, prompt: int, answer: int, share: float = 1.0) -> Disaggregation:
     """How many prefill servers keep one decode server busy, and what the caches' way between them takes."""
-    network = server.chip.device_scaleout_bytes_per_s
+    network = server.network_bytes_per_s or server.chip.device_scaleout_bytes_per_s
     moved = cache_bytes(server.model, prompt, DTYPE_BYTES[server.kv_dtype])
     return Disaggregation(
         prefill_servers_per_decode_server=prefill_to_decode_servers(

@@ -23,6 +23,8 @@ DEFAULT_BATCH = 1 << 22
 """Tokens of a step where nobody says: about the 4M that Llama 3 and the Scaling Book train on."""
 DEFAULT_SEQ = 8192
 """Tokens of a sequence where a `config.json` allows more: what models are mostly trained on."""
+HOST_CARDS = 8
+"""Cards of one host, joined by PCIe, where a part has no links of its own or only a bridge between two."""
 SHOWN = 8
 """Meshes of a ranking that are answered."""
 SCALING_POINTS = 10
@@ -194,7 +196,7 @@ def answer(question: Question) -> dict[str, Any]:
         result["smell"] = None
     result["published"] = [dataclasses.asdict(t) for t in published.TRAININGS if t.chip == chip.id]
     if question.serve:
-        return result | {"serving": _serving(question, model, chip)}
+        return result | {"serving": _serving(question, model, chip, result["assumed"])}
     return result | _training(question, subject, chip, result["assumed"])
 
 
@@ -226,7 +228,7 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
     devices = sizes(mesh).devices if mesh else question.devices or fewest
     links = Links(
         chip=chip,
-        ranks_per_domain=topology.get("ranks_per_domain"),
+        ranks_per_domain=topology.get("ranks_per_domain") or _host_cards(chip, devices, assumed),
         torus=topology.get("torus") or (search.slice_shape(chip, devices) if devices and not described.mesh else None),
         wrap=topology.get("wrap"),
         network_bytes_per_s=network,
@@ -274,6 +276,15 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         points = [known.get(point.plan.devices, point) for point in curve.points]
         out["scaling"] = {"limit": curve.limit, "points": [_candidate(point) for point in points]}
     return out
+
+
+def _host_cards(chip: Chip, devices: int | None, assumed: list[str]) -> int | None:
+    """Ranks of a host, where nobody says and a part's own links do not."""
+    if chip.kind != "gpu" or (chip.scaleup_max_domain is not None and chip.scaleup_shape != "bridge"):
+        return None
+    if devices and devices > HOST_CARDS:
+        assumed.append(f"{HOST_CARDS} cards a host (ranks_per_domain in [topology] of a manifest)")
+    return HOST_CARDS * chip.trace_devices_per_package
 
 
 def _plan(found: Plan) -> dict[str, Any]:
@@ -359,7 +370,7 @@ def _campaign(question: Question, model: Model, devices: int, step_ns: int, toke
     return dataclasses.asdict(run)
 
 
-def _serving(question: Question, model: Model, chip: Chip) -> dict[str, Any]:
+def _serving(question: Question, model: Model, chip: Chip, assumed: list[str]) -> dict[str, Any]:
     weight_dtype = question.weight_dtype or model.dtype
     kv_dtype = question.kv_dtype or model.dtype
     context = question.prompt + question.answer
@@ -374,6 +385,8 @@ def _serving(question: Question, model: Model, chip: Chip) -> dict[str, Any]:
         kv_dtype=kv_dtype,
         math_dtype=question.recipe.math_dtype,
         torus=search.slice_shape(chip, devices) if devices > 1 else None,
+        ranks_per_domain=_host_cards(chip, devices, assumed),
+        network_bytes_per_s=None if question.network_gb_per_s is None else question.network_gb_per_s * GB,
     )
     points = serving.frontier(server)
     share = published.reachable_share(chip.id, model.dtype) or 1.0

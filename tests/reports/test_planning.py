@@ -126,6 +126,29 @@ def test_a_server():
         assert words in screen
 
 
+def test_cards_without_links_sit_eight_a_host():
+    """Sixteen cards on PCIe are two hosts, whose network nobody knows; eight of one host send over 64 GB/s or less."""
+    plain = ("llama-3-8b", "--hardware", "l40s", "--mesh")
+    assert "say it with --network" in run(*plain, "fsdp=16").stderr
+    wide = asked(*plain, "fsdp=16", "--network", 12.5)
+    assert wide["assumed"][-1].startswith("8 cards a host")
+    assert "network 12.5 GB/s a device" in wide["traffic"][0]["fabric"]
+    host = asked(*plain, "fsdp=8")
+    assert (host["assumed"], host["traffic"][0]["fabric"]) == (wide["assumed"][:1], "PCIe, 32.0 GB/s")
+    pair = asked("llama-3-8b", "--hardware", "a100_pcie_80", "--mesh", "fsdp=4,tensor=2")["traffic"]
+    assert {t["axis"]: t["fabric"] for t in pair} == {"fsdp": "PCIe, 32.0 GB/s", "tensor": "switch, 300 GB/s"}
+
+
+def test_a_server_over_a_network_that_the_catalogue_does_not_know():
+    served = ("llama-3-70b", "--hardware", "l4", "--serve", "--devices", 16)
+    assert "say it with --network" in run(*served).stderr
+    slow, fast = (asked(*served, "--network", rate)["serving"] for rate in (1.25, 12.5))
+    assert slow["points"][0]["comm_s"] > fast["points"][0]["comm_s"]
+    # a prompt's cache: 8,192 tokens of 320 KiB over 16 shares
+    moved = 8192 * 2 * 80 * 8 * 128 * 2 / 16
+    assert slow["disaggregation"]["transfer_s"] == pytest.approx(moved / 1.25e9)
+
+
 def test_what_people_reach_and_what_cannot_be():
     said = asked("llama-3-8b", "--hardware", "h100_sxm", "--devices", 8, "--measured", 1200)
     assert said["smell"]["plausible"] is False
