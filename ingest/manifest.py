@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,11 +110,34 @@ def load(path: Path) -> Manifest:
                 str(path), f"{key}: got {value!r}", code="malformed", todo="see docs/manifest.md for its type"
             )
         values[key] = value
+    _check_places(values, path)
     if "started_at" in values:
         values["started_at"] = _utc(values["started_at"], path)
     values["config"] = without_secrets(flatten(values.get("config", {})))
     values["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     return Manifest(**values)
+
+
+def _check_places(values: Mapping[str, Any], path: Path) -> None:
+    """Raises TraceError where a mesh or a topology has other values than documented."""
+
+    def many(kind: type) -> Callable[[Any], bool]:
+        return lambda value: isinstance(value, list) and bool(value) and all(type(one) is kind for one in value)
+
+    topology: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "ranks_per_domain": (lambda value: type(value) is int and value > 0, "a number of ranks"),
+        "torus": (many(int), "chips an axis, such as [4, 4, 4]"),
+        "wrap": (many(bool), "true or false an axis"),
+    }
+    for axis, ranks in (values.get("mesh") or {}).items():
+        if type(ranks) is not int or ranks < 1:
+            raise TraceError(
+                str(path), f"mesh.{axis}: got {ranks!r}", code="malformed", todo="a number of ranks from 1 on"
+            )
+    for key, value in (values.get("topology") or {}).items():
+        fits, words = topology.get(key, (lambda _: False, f"known are {', '.join(topology)}"))
+        if not fits(value):
+            raise TraceError(str(path), f"topology.{key}: got {value!r}", code="malformed", todo=words)
 
 
 def _utc(value: str | datetime.date | datetime.datetime, path: Path) -> datetime.datetime:

@@ -80,6 +80,8 @@ def mesh_of(text: str) -> dict[str, int]:
         name, _, ways = item.partition("=")
         if not ways.strip().isdigit():
             raise NoFormula(f"mesh {text!r}: write it as fsdp=16,tensor=8")
+        if name.strip() in mesh:
+            raise NoFormula(f"mesh {text!r}: axis {name.strip()} comes twice; write it as fsdp=16,tensor=8")
         mesh[name.strip()] = int(ways)
     sizes(mesh)
     return mesh

@@ -233,6 +233,9 @@ def slowest(chips: Sequence[Chip]) -> Chip:
     kinds = list({chip.id: chip for chip in chips}.values())
     if len(kinds) == 1:
         return kinds[0]
+    if len({chip.kind for chip in kinds}) > 1:
+        named = " and ".join(f"{chip.id} ({chip.kind})" for chip in kinds)
+        raise NoFormula(f"{named} share no job: parts of one kind do")
     least: dict[str, float | None] = {}
     for column in fields(Chip):
         values = [getattr(chip, column.name) for chip in kinds]

@@ -224,6 +224,11 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
     mesh = question.mesh or (None if question.devices else described.mesh)
     if mesh is None and question.devices is None and described.world_size:
         mesh = {"data": described.world_size}
+    sequences = tokens_per_step // (model.seq or 1)
+    if mesh and sizes(mesh).batch_ways > sequences:
+        assumed.append(
+            f"replicas share sequences, {sequences:,} for {sizes(mesh).batch_ways:,}: what attention then sends is left out"
+        )
     fewest = search.fewest_devices(model, chip, tokens_per_step, question.recipe)
     devices = sizes(mesh).devices if mesh else question.devices or fewest
     links = Links(

@@ -52,7 +52,7 @@ def _number(_: click.Context, option: click.Parameter, text: str | None) -> floa
         value = float(text[:-1]) * scale if scale else float(text)
     except ValueError:
         value = 0.0
-    if not value > 0:
+    if not 0 < value < float("inf"):
         raise click.BadParameter(f"{text!r} is no number such as 15T or 4194304", param=option)
     return value
 

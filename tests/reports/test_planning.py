@@ -78,6 +78,28 @@ def test_a_manifest_has_its_own_mesh(tmp_path):
     assert (lacking.exit_code, "tokens_per_step" in lacking.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ('[mesh]\ndata = "many"', "mesh.data: got 'many'; a number of ranks"),
+        ('[topology]\nranks_per_domain = "all"', "topology.ranks_per_domain: got 'all'; a number of ranks"),
+        ("[topology]\ntorus = 4", "topology.torus: got 4; chips an axis"),
+        ("[topology]\nwrap = [1]", "topology.wrap: got [1]; true or false an axis"),
+        ("[topology]\nnodes = 4", "topology.nodes: got 4; known are ranks_per_domain, torus, wrap"),
+    ],
+)
+def test_wrong_places_in_a_manifest_are_a_line(tmp_path, wrong, words):
+    manifest = tmp_path / "manifest.toml"
+    manifest.write_text(MANIFEST.partition("[mesh]")[0] + wrong)
+    got = run(manifest)
+    assert (got.exit_code, words in got.stderr) == (3, True), got.stderr
+
+
+def test_more_replicas_than_sequences_are_said():
+    said = asked("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "fsdp=1024")
+    assert "replicas share sequences, 512 for 1,024" in said["assumed"][-1]
+
+
 def test_the_recipe_is_kept():
     mesh = ("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "fsdp=8")
     plain = asked(*mesh)
@@ -179,8 +201,11 @@ def test_the_slowest_of_several_parts_counts():
         (["llama-9", "--hardware", "h100_sxm"], "no model 'llama-9' among the presets"),
         (["nothing.json", "--hardware", "h100_sxm"], "nothing.json: no such file"),
         (["llama-3-70b", "--hardware", "h100"], "no chip 'h100'"),
+        (["llama-3-70b", "--hardware", "h100_sxm,tpu_v5p"], "h100_sxm (gpu) and tpu_v5p (tpu) share no job"),
         (["llama-3-70b", "--hardware", "h100_sxm", "--tokens", "many"], "'many' is no number such as 15T"),
         (["llama-3-70b", "--hardware", "h100_sxm", "--mesh", "fsdp"], "write it as fsdp=16,tensor=8"),
+        (["llama-3-70b", "--hardware", "h100_sxm", "--mesh", "fsdp=8,fsdp=2"], "axis fsdp comes twice"),
+        (["llama-3-70b", "--hardware", "h100_sxm", "--batch-tokens", "1e999"], "'1e999' is no number such as 15T"),
         (["llama-3-70b", "--hardware", "v100_sxm2_32", "--mesh", "fsdp=64"], "no bf16 peak of v100_sxm2_32"),
         (["llama-3-70b", "--hardware", "v100_sxm2_32", "--mesh", "fsdp=64"], "it has fp64, fp32, fp16: name one"),
         (["llama-3-8b", "--hardware", "h100_sxm", "--batch-tokens", 100], "does not hold one sequence of 8,192"),
