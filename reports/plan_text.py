@@ -60,7 +60,8 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield (
         "fits on",
         f"{fewest:,} devices" if fewest else "no number of devices that was tried",
-        f"{r['hardware_name']}, {r['tokens_per_step']:,} tokens a step; the fewest, in powers of two",
+        f"{r['hardware_name']}, {r['tokens_per_step']:,} tokens a step; the fewest, "
+        + ("of whole nodes" if fewest and fewest & (fewest - 1) else "in powers of two"),
     )
     if not r["ranking"]:
         yield "this many", f"{r['devices'] or 0:,} devices", "no mesh fits"
