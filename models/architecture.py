@@ -110,6 +110,11 @@ class Model:
     """A key of RECURRENCES: layers that carry a fixed state in place of attention."""
     attention_every: int = 0
     """With a recurrence: one of so many layers has attention; 0: none."""
+    shared_uses: int = 0
+    """With a recurrence: times that a token goes through one Transformer block which layers share, beside all of them
+    (Zamba); its weights are stored once, each use has a cache of its own. 0: none."""
+    shared_width: int = 0
+    """Of what the shared block reads: the layer's input beside the embedding; 0: hidden."""
     state_dim: int = 0
     """State a channel."""
     inner: int = 0
@@ -198,7 +203,31 @@ class Model:
         """Decoder layers with self-attention."""
         if self.recurrence is None:
             return self.layers
-        return self.layers // self.attention_every if self.attention_every else 0
+        return self.shared_uses or (self.layers // self.attention_every if self.attention_every else 0)
+
+    @property
+    def recurrent_layers(self) -> int:
+        """Layers that carry a state."""
+        if self.recurrence is None:
+            return 0
+        return self.layers if self.shared_uses else self.layers - self.attention_layers
+
+    @property
+    def dense_mlps(self) -> int:
+        """MLPs that a token goes through and that are no mixture."""
+        return self.shared_uses or self.layers - self.moe_layers
+
+    @property
+    def branches(self) -> float:
+        """Attentions, recurrences and MLPs of a layer, mean."""
+        if self.shared_uses:
+            return 1 + 2 * self.shared_uses / self.layers
+        return 2 if self.ffn or self.experts else 1
+
+    @property
+    def blocks(self) -> float:
+        """Times that a layer adds to its input, mean: once where attention and MLP are parallel."""
+        return 1 if self.parallel_block else self.branches
 
     @property
     def global_layers(self) -> int:
@@ -259,7 +288,7 @@ class Weight:
     ways: int = 1
     """Tensor-parallel ranks over which it can be split; more hold copies."""
     end: str = ""
-    """`first` or `last` where it lies on that stage of a pipeline only."""
+    """`first` or `last` where it lies on that stage of a pipeline only, `every` where each stage has all of it."""
     expert: bool = False
     """Whether an expert axis splits its copies."""
     trained: bool = True
@@ -285,10 +314,13 @@ def weights(model: Model) -> tuple[Weight, ...]:
 
 
 def _decoder(model: Model) -> Iterator[Weight]:
-    yield from (_mla if model.kv_rank else _attention)(model, model.attention_layers)
     if model.recurrence is not None:
-        yield from RECURRENCES[model.recurrence](model, model.layers - model.attention_layers)
-    yield from _mlp(model, model.layers - model.moe_layers)
+        yield from RECURRENCES[model.recurrence](model, model.recurrent_layers)
+    if model.shared_uses:
+        yield from _shared_block(model)
+    else:
+        yield from (_mla if model.kv_rank else _attention)(model, model.attention_layers)
+        yield from _mlp(model, model.dense_mlps)
     yield from _experts(model, model.moe_layers)
     yield _norm(model, "norms", model.layers, model.norms_per_layer)
 
@@ -345,6 +377,18 @@ def _attention(
         yield _vector(f"{prefix}sinks", n, layers, n)
     if model.qk_norm:
         yield _vector(f"{prefix}qk_norm", 2 * h * NORM_VECTORS[model.norm], layers)
+
+
+def _shared_block(model: Model) -> Iterator[Weight]:
+    """Attention and MLP, stored once and used several times; after each use a projection of that layer's own."""
+    d, w, uses = model.hidden, model.shared_width or model.hidden, model.shared_uses
+    n, k, h = model.heads, model.kv_head_count, model.head_width
+    for name, rows, cols, ways in (("q", w, n * h, n), ("k", w, k * h, k), ("v", w, k * h, k), ("o", n * h, d, n)):
+        yield Weight(name=f"shared.{name}", rows=rows, cols=cols, per_token=uses, ways=ways, end="every")
+    for name, rows, cols in _mlp_matrices(model, model.ffn):
+        yield Weight(name=f"shared.mlp.{name}", rows=rows, cols=cols, per_token=uses, ways=model.ffn, end="every")
+    yield _vector("shared.norms", NORM_VECTORS[model.norm] * (w + d), 1)
+    yield Weight(name="shared.out", rows=d, cols=d, layers=uses)
 
 
 def _mla(model: Model, layers: int) -> Iterator[Weight]:
@@ -439,7 +483,7 @@ def _frozen(rows: list[Weight]) -> Iterator[Weight]:
 def _adapters(rows: list[Weight], rank: int) -> Iterator[Weight]:
     """LoRA: [rows, rank] and [rank, cols] beside each matrix of a layer; routers, embeddings and head have none."""
     for row in rows:
-        if row.per_token and not row.end and row.name != "router":
+        if row.per_token and row.end in ("", "every") and row.name != "router":
             for half, size in (("a", row.rows), ("b", row.cols)):
                 yield Weight(
                     name=f"{row.name}.lora_{half}",

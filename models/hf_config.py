@@ -191,6 +191,23 @@ def _jamba(config: Config) -> dict[str, Any]:
     }
 
 
+def _zamba(config: Config) -> dict[str, Any]:
+    types = config.get("layers_block_type")
+    beside = config["num_hidden_layers"] - 3
+    placed = range(config.get("attn_layer_offset", 4), beside, config.get("attn_layer_period", 6))
+    hidden = config["hidden_size"]
+    width = config.get("attention_hidden_size") or 2 * hidden
+    rank = config.get("mamba_dt_rank", "auto")
+    return {
+        "mlp": _ACTIVATIONS.get(config.get("hidden_act", "gelu"), "geglu"),
+        "shared_uses": types.count("hybrid") if types else 1 + len(placed),
+        "shared_width": width,
+        "head_dim": config.get("attention_head_dim") or width // config["num_attention_heads"],
+        "inner": config.get("mamba_expand", 2) * hidden,
+        "dt_rank": -(-hidden // 16) if rank == "auto" else rank,
+    }
+
+
 _MLA: Keys = {
     "layers": "num_hidden_layers",
     "hidden": "hidden_size",
@@ -329,6 +346,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         fixed=_MAMBA | {"recurrence": "mamba2"},
         more=_mamba2,
+    ),
+    "zamba": Architecture(
+        keys=_USUAL | {"state_dim": "mamba_d_state", "conv_width": "mamba_d_conv"},
+        fixed={"norm": "rms", "norms_per_layer": 1, "recurrence": "mamba"},
+        tied=True,
+        more=_zamba,
     ),
     "jamba": Architecture(
         keys=_USUAL

@@ -154,7 +154,6 @@ def joins_s(server: Server, tokens: float) -> float:
     model, ranks = server.model, server.devices
     if ranks == 1:
         return 0.0
-    blocks = 1 if model.parallel_block or not (model.ffn or model.experts) else 2
     element = DTYPE_BYTES[model.dtype]
     links = Links(
         chip=server.chip,
@@ -164,7 +163,7 @@ def joins_s(server: Server, tokens: float) -> float:
     )
     fabric = links.fabric({"tensor": ranks}, ("tensor",))
     joined = collectives.predict(CollectiveKind.ALL_REDUCE, round(tokens * model.hidden * element), ranks, fabric)
-    total_ns = blocks * model.layers * joined.total_ns
+    total_ns = round(model.blocks * model.layers) * joined.total_ns
     if server.by_batch and model.attention_layers:
         sent = tokens * model.heads * model.v_width * element / ranks
         swapped = collectives.predict(CollectiveKind.ALL_TO_ALL, round(sent), ranks, fabric)

@@ -96,8 +96,7 @@ def _gathered(step: Step, axes: tuple[str, ...], *, expert: bool, of: int = 1) -
 def _tensor(step: Step) -> Iterator[Message]:
     """[P3, P4] Activations joined after each block, in each pass; with sequence parallelism in two halves."""
     axes = axes_of(step.mesh, "tensor")
-    blocks = 1 if step.model.parallel_block or not (step.model.ffn or step.model.experts) else 2
-    joins = blocks * step.passes * step.layers * step.microbatches
+    joins = round(step.model.blocks * step.passes * step.layers * step.microbatches)
     kinds: tuple[CollectiveKind, ...] = (CollectiveKind.ALL_REDUCE,)
     if step.recipe.sequence_parallel:
         kinds = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)

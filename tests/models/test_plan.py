@@ -505,6 +505,21 @@ def test_llama_3_fits_where_its_authors_trained_it() -> None:
     assert [footprint.stage_layers(llama, size, stage) for stage in range(16)] == [7, *[8] * 14, 7]
 
 
+def test_a_shared_block_lies_on_every_stage() -> None:
+    """Zamba's way: four recurrent layers of 6 D^2 and two uses of one block of 16 D^2, then a projection of D^2 each."""
+    shared = Model(
+        layers=4, hidden=1000, heads=10, ffn=4000, vocab=0, seq=500, recurrence="mamba", inner=2000, state_dim=0, dt_rank=0,
+        norms_per_layer=0, shared_uses=2,
+    )  # fmt: skip
+    block, out = 4_000_000 + 12_000_000, 1_000_000
+    # conv_width 0: of the channels only the bias of the convolution and of dt, and D
+    assert shared.params == block + 4 * (6_000_000 + 2000 * 3) + 2 * out
+    one, two = (plan(shared, H100, mesh, 64_000, Recipe(microbatches=4)) for mesh in ({}, {"pipeline": 2}))
+    assert two.memory.weights == pytest.approx((shared.params + block) / 2 * 2)
+    assert one.memory.weights == shared.params * 2
+    assert one.model_flops == 6 * 64_000 * (2 * block + 4 * 6_000_000 + 2 * out) + 3 * 64_000 * 2 * 4 * 250 * 1000
+
+
 def test_layers_that_do_not_divide_leave_the_ends_shorter() -> None:
     layers = [footprint.stage_layers(replace(MODEL, layers=10), sizes({"pipeline": 4}), stage) for stage in range(4)]
     assert layers == [2, 3, 3, 2]

@@ -92,6 +92,12 @@ CONFIGS = {
 }  # fmt: skip
 
 RELEASED = {
+    "zamba-7b": (7_232_490_496, {
+        "model_type": "zamba", "num_hidden_layers": 76, "vocab_size": 32000, "hidden_size": 3712, "intermediate_size": 14848,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "attention_hidden_size": 7424, "attention_head_dim": 464,
+        "attn_layer_period": 6, "attn_layer_offset": 4, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2,
+        "mamba_dt_rank": 232, "hidden_act": "gelu", "max_position_embeddings": 4096,
+    }),
     "gpt-oss-20b": (20_914_757_184, {
         "model_type": "gpt_oss", "num_hidden_layers": 24, "num_local_experts": 32, "vocab_size": 201088,
         "hidden_size": 2880, "intermediate_size": 2880, "head_dim": 64, "num_attention_heads": 64,
@@ -258,6 +264,13 @@ def test_windows_and_states_of_released_models():
     assert cache_bytes(oss, 10_000, 2) == 2 * 8 * 64 * 2 * (12 * 10_000 + 12 * 128)
     assert cache_bytes(gemma, 10_000, 2) == 2 * 1 * 256 * 2 * (4 * 10_000 + 22 * 512)
     assert cache_bytes(jamba, 10_000, 2) == 2 * (4 * 10_000 * 2 * 8 * 128 + 28 * 8192 * (16 + 3))
+    # Zamba: a state in each of 76 layers, and a cache of each of 13 uses of the one shared block
+    zamba = hf_config.model_from(RELEASED["zamba-7b"][1])
+    assert cache_bytes(zamba, 1000, 2) == 2 * (13 * 1000 * 2 * 16 * 464 + 76 * 7424 * (16 + 3))
+    # its block is stored once and multiplied 13 times: q, k, v, o and three of the MLP
+    block = 3 * 7424**2 + 7424 * 3712 + 3 * 3712 * 14848
+    mamba_layer = 3712 * 2 * 7424 + 7424 * (232 + 32) + 232 * 7424 + 7424 * 3712
+    assert zamba.matmul_params == 13 * (block + 3712**2) + 76 * mamba_layer + 32000 * 3712
     # Mamba 2 convolves its input and output maps too: 8 groups of 128 each
     mamba = hf_config.model_from(RELEASED["mamba-codestral-7b"][1])
     assert cache_bytes(mamba, 10, 2) == 2 * 64 * (8192 * 128 + (8192 + 2 * 8 * 128) * 3)
