@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,30 @@ def _wrong(key: Any, value: Any) -> str | None:
     return f"{key} is {value!r}, {expected} is expected"
 
 
+def _all_of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and bool(value) and all(type(one) is kind for one in value)
+
+
+_PLACES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "ranks_per_domain": ("a number of ranks", lambda value: type(value) is int and value > 0),
+    "torus": ("chips an axis, such as [4, 4, 4],", _all_of(int)),
+    "wrap": ("true or false an axis", _all_of(bool)),
+}
+"""Keys of a topology, and what their values are."""
+
+
+def _wrong_places(raw: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong in a mesh and a topology."""
+    for axis, ranks in raw.get("mesh", {}).items():
+        if type(ranks) is not int or ranks < 1:
+            yield f"mesh.{axis} is {ranks!r}, a number of ranks from 1 on is expected"
+    for key, value in raw.get("topology", {}).items():
+        if key not in _PLACES:
+            yield f"unknown key 'topology.{key}', known are {', '.join(_PLACES)}"
+        elif not _PLACES[key][1](value):
+            yield f"topology.{key} is {value!r}, {_PLACES[key][0]} is expected"
+
+
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as dotted keys."""
     flat: dict[str, Any] = {}
@@ -125,7 +150,8 @@ def load(path: Path) -> Manifest:
         raise TraceError(str(path), f"not a valid manifest: {e}", code="malformed", todo="mend or remove it") from e
     if not isinstance(raw, dict):
         raise TraceError(str(path), "not a valid manifest: a table is expected", code="malformed")
-    if wrong := [said for key, value in raw.items() if (said := _wrong(key, value))]:
+    wrong = [said for key, value in raw.items() if (said := _wrong(key, value))]
+    if wrong := wrong or list(_wrong_places(raw)):
         raise TraceError(
             str(path),
             "; ".join(wrong),

@@ -7,17 +7,31 @@ so a new kind of layer is a function that yields its rows.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 from tracegap.models.errors import NoFormula
+from tracegap.models.ops import DTYPE_BYTES
 
 MLP_MATRICES = {"swiglu": 3, "geglu": 3, "gelu": 2, "relu": 2}
 """Weight matrices of an MLP block by its kind: gated ones have a third."""
 NORM_VECTORS = {None: 0, "rms": 1, "layer": 2}
 """Vectors of a norm by its kind: a scale, and LayerNorm's bias; None leaves them out of the count."""
-BIASES = {"none": "", "qkv": "qkv", "attention": "qkvo", "all": "qkvom", "mlp": "m", "qkv_mlp": "qkvm"}
-"""Which products add a bias: q, k, v, the output o, those of the MLP m."""
+BIASES = {
+    "none": "", "qkv": "qkv", "attention": "qkvo", "all": "qkvom", "mlp": "m", "qkv_mlp": "qkvm", "mixture": "qkvoe",
+}  # fmt: skip
+"""Which products add a bias: q, k, v, the output o, those of the MLP m, those of experts and their router e."""
+LEAST = {
+    "layers": 1,
+    "hidden": 1,
+    "seq": 1,
+    "kv_heads": 1,
+    "head_dim": 1,
+    "window": 1,
+    "global_every": 1,
+    "moe_every": 1,
+}
+"""Smallest value of a number in a description that makes sense; of those not named, 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +70,10 @@ class Model:
     """Whether queries and keys are normed, each with a vector of the head's width."""
     biases: str = "none"
     """A key of BIASES."""
+    sinks: bool = False
+    """Whether each head has a learned score that takes attention from all keys."""
+    embedding_norm: bool = False
+    """Whether embedded tokens are normed."""
     positions: int = 0
     """Rows of a table of learned positions."""
     window: int | None = None
@@ -68,6 +86,8 @@ class Model:
     experts_per_token: int = 0
     shared_experts: int = 0
     """Experts that every token goes through, beside the routed ones."""
+    shared_gate: bool = False
+    """Whether a product with one vector weighs what the shared ones say."""
     expert_ffn: int | None = None
     """Hidden width of an expert; None: ffn."""
     dense_layers: int = 0
@@ -90,12 +110,21 @@ class Model:
     """A key of RECURRENCES: layers that carry a fixed state in place of attention."""
     attention_every: int = 0
     """With a recurrence: one of so many layers has attention; 0: none."""
+    shared_uses: int = 0
+    """With a recurrence: times that a token goes through one Transformer block which layers share, beside all of them
+    (Zamba); its weights are stored once, each use has a cache of its own. 0: none."""
+    shared_width: int = 0
+    """Of what the shared block reads: the layer's input beside the embedding; 0: hidden."""
     state_dim: int = 0
     """State a channel."""
     inner: int = 0
     """Channels of a recurrent layer."""
     conv_width: int = 0
     """Taps of its short convolution."""
+    state_groups: int = 1
+    """Mamba 2: groups of heads that share input and output maps."""
+    state_norms: bool = False
+    """Mamba: whether step size, input and output maps are normed (Jamba)."""
     dt_rank: int = 0
     """Mamba: width of the step size's projection; of Mamba 2 the number of heads."""
 
@@ -111,17 +140,43 @@ class Model:
     towers: tuple[tuple[str, "Model"], ...] = ()
     """Encoders of other modalities by name; `seq` of each is the tokens that it adds to one sequence. They end in a
     projection to the model's width and have no vocabulary."""
+    project_to: int = 0
+    """Of a tower: the width of the model that reads it, which sets it; 0: no tower."""
 
     def __post_init__(self) -> None:
+        towers = tuple((name, replace(tower, project_to=self.hidden)) for name, tower in self.towers)
+        object.__setattr__(self, "towers", towers)
         for what, value, known in (
             ("mlp", self.mlp, MLP_MATRICES),
             ("norm", self.norm, NORM_VECTORS),
             ("biases", self.biases, BIASES),
             ("recurrence", self.recurrence, {None, *RECURRENCES}),
+            ("dtype", self.dtype, DTYPE_BYTES),
         ):
-            if value not in known:
+            if value not in (*known,):
                 names = ", ".join(str(name) for name in known if name)
                 raise NoFormula(f"{what} {value!r} in the model description: known are {names}")
+        for column in fields(self):
+            value = getattr(self, column.name)
+            if column.type in (int, int | None) and not (value is None and column.default is None):
+                least = LEAST.get(column.name, 0)
+                if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                    raise NoFormula(
+                        f"{column.name} = {value!r} in the model description: a whole number from {least} on"
+                    )
+        for what, few, many in (
+            ("kv_heads", self.kv_head_count, self.heads),
+            ("experts_per_token", self.experts_per_token, self.experts),
+            ("dense_layers", self.dense_layers, self.layers),
+        ):
+            if few > many:
+                raise NoFormula(f"{what} = {few} in the model description: more than the {many} that there are")
+        if not self.heads and self.attention_layers:
+            raise NoFormula("heads = 0 in the model description, whose layers have attention")
+        if self.head_dim is None and self.heads and self.hidden % self.heads:
+            raise NoFormula(
+                f"{self.heads} heads do not divide hidden = {self.hidden}: the model description needs head_dim"
+            )
 
     @property
     def head_width(self) -> int:
@@ -148,7 +203,31 @@ class Model:
         """Decoder layers with self-attention."""
         if self.recurrence is None:
             return self.layers
-        return self.layers // self.attention_every if self.attention_every else 0
+        return self.shared_uses or (self.layers // self.attention_every if self.attention_every else 0)
+
+    @property
+    def recurrent_layers(self) -> int:
+        """Layers that carry a state."""
+        if self.recurrence is None:
+            return 0
+        return self.layers if self.shared_uses else self.layers - self.attention_layers
+
+    @property
+    def dense_mlps(self) -> int:
+        """MLPs that a token goes through and that are no mixture."""
+        return self.shared_uses or self.layers - self.moe_layers
+
+    @property
+    def branches(self) -> float:
+        """Attentions, recurrences and MLPs of a layer, mean."""
+        if self.shared_uses:
+            return 1 + 2 * self.shared_uses / self.layers
+        return 2 if self.ffn or self.experts else 1
+
+    @property
+    def blocks(self) -> float:
+        """Times that a layer adds to its input, mean: once where attention and MLP are parallel."""
+        return 1 if self.parallel_block else self.branches
 
     @property
     def global_layers(self) -> int:
@@ -209,7 +288,7 @@ class Weight:
     ways: int = 1
     """Tensor-parallel ranks over which it can be split; more hold copies."""
     end: str = ""
-    """`first` or `last` where it lies on that stage of a pipeline only."""
+    """`first` or `last` where it lies on that stage of a pipeline only, `every` where each stage has all of it."""
     expert: bool = False
     """Whether an expert axis splits its copies."""
     trained: bool = True
@@ -235,10 +314,13 @@ def weights(model: Model) -> tuple[Weight, ...]:
 
 
 def _decoder(model: Model) -> Iterator[Weight]:
-    yield from (_mla if model.kv_rank else _attention)(model, model.attention_layers)
     if model.recurrence is not None:
-        yield from RECURRENCES[model.recurrence](model, model.layers - model.attention_layers)
-    yield from _mlp(model, model.layers - model.moe_layers)
+        yield from RECURRENCES[model.recurrence](model, model.recurrent_layers)
+    if model.shared_uses:
+        yield from _shared_block(model)
+    else:
+        yield from (_mla if model.kv_rank else _attention)(model, model.attention_layers)
+        yield from _mlp(model, model.dense_mlps)
     yield from _experts(model, model.moe_layers)
     yield _norm(model, "norms", model.layers, model.norms_per_layer)
 
@@ -264,10 +346,9 @@ def _ends(model: Model) -> Iterator[Weight]:
     yield Weight(name="positions", rows=model.positions, cols=d, per_token=0, end="first")
     if not tied:
         yield Weight(name="head", rows=d, cols=v, ways=max(1, v), end="last")
+    yield _norm(model, "embedding.norm", 1, int(model.embedding_norm))
     yield _norm(model, "norm", 1, 1)
-    for name, tower in model.towers:
-        tokens = 0.0 if model.seq is None or tower.seq is None else tower.seq / model.seq
-        yield Weight(name=f"{name}.projection", rows=tower.hidden, cols=d, per_token=tokens, end="first")
+    yield Weight(name="projection", rows=d, cols=model.project_to, end="last")
 
 
 def _norm(model: Model, name: str, layers: int, norms: int) -> Weight:
@@ -292,8 +373,22 @@ def _attention(
         yield Weight(name=prefix + name, rows=rows, cols=cols, layers=layers, per_token=used, ways=ways)
         if name in BIASES[model.biases]:
             yield _vector(f"{prefix}{name}.bias", cols, layers, 1 if name == "o" else ways)
+    if model.sinks:
+        yield _vector(f"{prefix}sinks", n, layers, n)
     if model.qk_norm:
         yield _vector(f"{prefix}qk_norm", 2 * h * NORM_VECTORS[model.norm], layers)
+
+
+def _shared_block(model: Model) -> Iterator[Weight]:
+    """Attention and MLP, stored once and used several times; after each use a projection of that layer's own."""
+    d, w, uses = model.hidden, model.shared_width or model.hidden, model.shared_uses
+    n, k, h = model.heads, model.kv_head_count, model.head_width
+    for name, rows, cols, ways in (("q", w, n * h, n), ("k", w, k * h, k), ("v", w, k * h, k), ("o", n * h, d, n)):
+        yield Weight(name=f"shared.{name}", rows=rows, cols=cols, per_token=uses, ways=ways, end="every")
+    for name, rows, cols in _mlp_matrices(model, model.ffn):
+        yield Weight(name=f"shared.mlp.{name}", rows=rows, cols=cols, per_token=uses, ways=model.ffn, end="every")
+    yield _vector("shared.norms", NORM_VECTORS[model.norm] * (w + d), 1)
+    yield Weight(name="shared.out", rows=d, cols=d, layers=uses)
 
 
 def _mla(model: Model, layers: int) -> Iterator[Weight]:
@@ -318,11 +413,13 @@ def _mamba(model: Model, layers: int) -> Iterator[Weight]:
         yield Weight(name=f"ssm.{name}", rows=rows, cols=cols, layers=layers, ways=i)
     # Convolution with bias, bias of dt, A and D
     yield _vector("ssm.channels", i * (model.conv_width + 1 + 1 + s + 1), layers, i)
+    if model.state_norms:
+        yield _vector("ssm.norms", NORM_VECTORS[model.norm] * (r + 2 * s), layers)
 
 
 def _mamba2(model: Model, layers: int) -> Iterator[Weight]:
     """Mamba 2: one scalar decay a head, input and output maps from the same projection, a norm before the output."""
-    d, i, s, heads = model.hidden, model.inner, model.state_dim, model.dt_rank
+    d, i, s, heads = model.hidden, model.inner, model.state_groups * model.state_dim, model.dt_rank
     yield Weight(name="ssm.in", rows=d, cols=2 * i + 2 * s + heads, layers=layers, ways=heads)
     yield Weight(name="ssm.out", rows=i, cols=d, layers=layers, ways=heads)
     yield _vector("ssm.channels", (i + 2 * s) * (model.conv_width + 1) + 3 * heads + i, layers, heads)
@@ -352,6 +449,15 @@ def _experts(model: Model, layers: int) -> Iterator[Weight]:
         return
     f = model.ffn if model.expert_ffn is None else model.expert_ffn
     yield Weight(name="router", rows=model.hidden, cols=model.experts, layers=layers)
+    if model.shared_gate:
+        yield Weight(name="shared.weigh", rows=model.hidden, cols=1, layers=layers)
+    if "e" in BIASES[model.biases]:
+        yield _vector("router.bias", model.experts, layers)
+        for name, width, ways in (("up_bias", (MLP_MATRICES[model.mlp] - 1) * f, f), ("down_bias", model.hidden, 1)):
+            yield Weight(
+                name=f"experts.{name}", rows=1, cols=width, layers=layers, copies=model.experts,
+                active_copies=model.experts_per_token, per_token=0, ways=ways, expert=True,
+            )  # fmt: skip
     for name, rows, cols in _mlp_matrices(model, f):
         yield Weight(
             name=f"experts.{name}",
@@ -377,7 +483,7 @@ def _frozen(rows: list[Weight]) -> Iterator[Weight]:
 def _adapters(rows: list[Weight], rank: int) -> Iterator[Weight]:
     """LoRA: [rows, rank] and [rank, cols] beside each matrix of a layer; routers, embeddings and head have none."""
     for row in rows:
-        if row.per_token and not row.end and row.name != "router":
+        if row.per_token and row.end in ("", "every") and row.name != "router":
             for half, size in (("a", row.rows), ("b", row.cols)):
                 yield Weight(
                     name=f"{row.name}.lora_{half}",

@@ -366,7 +366,9 @@ def fabric_for(
         return inner
     network = network_bytes_per_s or chip.device_scaleout_bytes_per_s
     if network is None:
-        raise NoFormula(f"the network of {chip.id} depends on the host, and nothing says its rate")
+        raise NoFormula(
+            f"the network of {chip.id} depends on the host, and nothing says its rate: say it with --network"
+        )
     return Fabric.tiers(inner, domain_ranks=min(placed.values()), domains=len(placed), network_bytes_per_s=network)
 
 

@@ -89,6 +89,8 @@ def stage_layers(model: Model, size: Sizes, stage: int) -> int:
 
 def stage_share(model: Model, part: Part, size: Sizes, stage: int) -> float:
     """Share of a part that lies on a stage."""
+    if part.end == "every":
+        return 1.0
     if part.end:
         there = 0 if part.end == "first" else size.pipeline - 1
         copied = part.end == "first" and model.tied_embeddings and stage == size.pipeline - 1
@@ -151,8 +153,7 @@ def layer_bytes(step: Step) -> tuple[float, float]:
     """Bytes of a microbatch that a layer computes and backward reads, and of its input alone, on a rank."""
     model, recipe = step.model, step.recipe
     everything = saved_values_per_token(model)
-    blocks = 2 if model.ffn or model.experts else 1
-    whole = 0 if recipe.sequence_parallel else 2 * blocks * model.hidden
+    whole = 0 if recipe.sequence_parallel else 2 * model.branches * model.hidden
     scores = 0.0
     if recipe.recompute == "none" and not recipe.fused_attention and model.seq is not None:
         # [Y5] 5 a s bytes: softmax's output, its dropout's mask and output
@@ -165,7 +166,9 @@ def layer_bytes(step: Step) -> tuple[float, float]:
 def device_params(step: Step, *, expert: bool, trained: bool = False) -> float:
     """Weights of experts, or of all else, on a stage and tensor-parallel rank: the mean of the stages."""
     return sum(
-        (part.trained if trained else part.params) * part.on_device(step.size)
+        (part.trained if trained else part.params)
+        * part.on_device(step.size)
+        / (1 if part.end == "every" else step.size.pipeline)
         for part in parts(step.model)
         if (part.copies > 1) == expert
-    ) / (step.size.pipeline)
+    )

@@ -127,6 +127,11 @@ class Chip:
         return self._per_device(next((peak for peak in peaks if peak is not None), None), TERA)
 
     @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Dtypes of which a peak is known."""
+        return tuple(dtype for dtype in PEAK_COLUMNS if self.device_flops_per_s(dtype) is not None)
+
+    @property
     def device_vector_flops_per_s(self) -> float | None:
         """Peak of the fp32 vector units of one device."""
         return self._per_device(self.fp32_tflops, TERA)

@@ -5,7 +5,7 @@ Letters: L layers, K key/value heads of width H, S cached tokens a sequence, F a
 those of the theory reference (Scaling Book, chapters 7 and 8; Leviathan et al. 2023).
 """
 
-from math import floor
+from math import floor, sqrt
 
 from tracegap.models.quantities import quantity
 from tracegap.models.transformer import kv_cache_bytes
@@ -85,6 +85,18 @@ def ws2d_threshold_chips(*, F_over_D: float) -> float:
     sqrt(32 D F / n) < (4 D / 3) for the same batch and bandwidth, solved for n.
     """
     return 32 * F_over_D * (3 / 4) ** 2
+
+
+@quantity("ws2d_comm_time_s", "I8")
+def ws2d_comm_time_s(
+    *, B: float, D: float, F: float, chips: float, bidi_bytes_per_s: float, x: float | None = None
+) -> float:
+    """[I8] Seconds of a layer's collectives with weights stationary in two dimensions, D over x chips and F over the rest.
+
+    2 B D / (x W) + 4 B F x / (n W); without x the best one, sqrt(n D / 2F).
+    """
+    over = sqrt(chips * D / (2 * F)) if x is None else x
+    return 2 * B * D / (over * bidi_bytes_per_s) + 4 * B * F * over / (chips * bidi_bytes_per_s)
 
 
 @quantity("spec_decode_tokens_per_step", "I9")

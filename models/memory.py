@@ -133,6 +133,14 @@ def activation_bytes_selective_sp(
     return 34 * s * b * h * L / t * _in_flight(pp, virtual)
 
 
+@quantity("activation_bytes_selective", "Y6")
+def activation_bytes_selective(
+    *, s: float, b: float, h: float, L: float, t: float = 1, pp: float = 1, virtual: float = 1
+) -> float:
+    """[Y6] The same without sequence parallelism: 10 bytes a value of norms and dropouts stay whole on each rank."""
+    return s * b * h * L * (10 + 24 / t) * _in_flight(pp, virtual)
+
+
 @quantity("activation_bytes_full_recompute", "Y7")
 def activation_bytes_full_recompute(*, s: float, b: float, h: float, L: float) -> float:
     """[Y7] The same with every layer recomputed: its input is all that is kept, and one live layer on top."""

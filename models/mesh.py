@@ -67,7 +67,7 @@ def sizes(mesh: Mapping[str, int]) -> Sizes:
     """Ranks by what they do. Raises NoFormula where a name is not one of AXES or a size is below 1."""
     size = dict.fromkeys(AXES.values(), 1)
     for axis, ranks in mesh.items():
-        if axis not in AXES or ranks < 1:
+        if axis not in AXES or not isinstance(ranks, int) or ranks < 1:
             raise NoFormula(f"mesh axis {axis} = {ranks}: known are {', '.join(AXES)}, each at least 1")
         size[AXES[axis]] *= ranks
     return Sizes(**size)
@@ -80,6 +80,8 @@ def mesh_of(text: str) -> dict[str, int]:
         name, _, ways = item.partition("=")
         if not ways.strip().isdigit():
             raise NoFormula(f"mesh {text!r}: write it as fsdp=16,tensor=8")
+        if name.strip() in mesh:
+            raise NoFormula(f"mesh {text!r}: axis {name.strip()} comes twice; write it as fsdp=16,tensor=8")
         mesh[name.strip()] = int(ways)
     sizes(mesh)
     return mesh

@@ -38,6 +38,7 @@ NVLS_US = {"nvlink": 25.0, "network": 18.0}
 NET_OVERHEAD_US = 1.0
 """[N3] Cost of posting to the network on Intel and Arm hosts; three times that with protocol Simple."""
 
+_GATHERED = {CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER}
 _WHOLE = {CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.GATHER, CollectiveKind.SCATTER}
 """Collectives whose size S is n times one rank's part."""
 REDUCE_AND_SPREAD = {CollectiveKind.ALL_REDUCE, CollectiveKind.BARRIER}
@@ -94,11 +95,22 @@ def two_shot_all_reduce_time_us(
     return launch_us + 2 * half_us
 
 
+_OTHER_NAMES = {
+    "alltoallv": CollectiveKind.ALL_TO_ALL,
+    "bcast": CollectiveKind.BROADCAST,
+    "collectivepermute": CollectiveKind.PERMUTE,
+    "ppermute": CollectiveKind.PERMUTE,
+    "p2p": CollectiveKind.SEND_RECV,
+}
+_KINDS = {kind.replace("_", ""): kind for kind in CollectiveKind} | _OTHER_NAMES
+
+
 def _kind(name: str) -> CollectiveKind:
-    try:
-        return CollectiveKind(name)
-    except ValueError:
-        raise NoFormula(f"collective {name}: known are {', '.join(CollectiveKind)}") from None
+    """The kind of a name, with or without `_`, `-`, spaces and capitals: "all_reduce", "AllReduce", "all-reduce"."""
+    plain = "".join(letter for letter in name.lower() if letter.isalnum())
+    if plain not in _KINDS:
+        raise NoFormula(f"collective {name}: known are {', '.join(CollectiveKind)}")
+    return _KINDS[plain]
 
 
 @quantity("busbw_bytes_per_s", "N1")
@@ -146,8 +158,8 @@ def nccl_latency_us(
     `net_overhead_us` is the host's cost of posting to the network; a ring step inside a node is never shorter.
     """
     kind = _kind(collective)
-    overhead_us = 0 if nodes == 1 else net_overhead_us * (3 if proto == "simple" else 1)
-    match algo:
+    overhead_us = 0 if nodes == 1 else net_overhead_us * (3 if proto.lower() == "simple" else 1)
+    match algo.lower():
         case "ring":
             network_steps = ring_steps(kind, nodes)
             inner_steps = ring_steps(kind, ranks) - network_steps
@@ -179,13 +191,20 @@ def nccl_time_us(
     net_overhead_us: float = NET_OVERHEAD_US,
     perch_max_gbps: float = float("inf"),
     ll_max_gbps: float = float("inf"),
+    nvls_share: float = 0.85,
 ) -> float:
-    """[N4] Latency plus size over algorithm bandwidth, as NCCL's tuner has it for a ring or a tree.
+    """[N4] Latency plus size over algorithm bandwidth, as NCCL's tuner has it.
 
     `perch_max_gbps` caps the bus bandwidth of a channel, where the algorithm and protocol have such a cap, and
-    `ll_max_gbps` that of protocol LL; both default to no cap. All rates are 10^9 bytes a second.
+    `ll_max_gbps` that of protocol LL; both default to no cap. `nvls_share` is what NVLS keeps of the links: 0.85 on
+    Hopper, 0.74 on Blackwell. All rates are 10^9 bytes a second.
     """
-    kind = _kind(collective)
+    kind, algo, proto = _kind(collective), algo.lower(), proto.lower()
+    reduces = kind is CollectiveKind.ALL_REDUCE
+    if (algo, reduces) == ("pat", True) or (
+        algo in ("nvls", "pat") and kind not in _GATHERED | {CollectiveKind.ALL_REDUCE}
+    ):
+        raise NoFormula(f"{kind} by {algo}: NVLS does all-reduce, all-gather and reduce-scatter, PAT the last two")
     latency_us = nccl_latency_us(
         collective=collective,
         algo=algo,
@@ -199,6 +218,8 @@ def nccl_time_us(
     )
     raw_gbps = channels * bw_per_channel_gbps
     cap_gbps = channels * perch_max_gbps
+    a_node = ranks / nodes
+    in_switch = 2 if reduces else (a_node - 1) / a_node
     busbw_gbps = {
         ("ring", "simple"): raw_gbps,
         ("ring", "ll"): min(0.5 * raw_gbps, ll_max_gbps),
@@ -206,16 +227,23 @@ def nccl_time_us(
         ("tree", "simple"): min(0.92 * raw_gbps, cap_gbps),
         ("tree", "ll"): min(min(0.92 * raw_gbps, cap_gbps) / 3.8, ll_max_gbps),
         ("tree", "ll128"): min(0.92 * raw_gbps * (7 / 9 if nodes == 1 else 120 / 128), cap_gbps),
+        ("nvls", "simple"): nvls_share * raw_gbps * (channels - 1) / channels * in_switch,
+        ("pat", "simple"): 0.75 * raw_gbps,
     }.get((algo, proto))
     if busbw_gbps is None:
-        raise NoFormula(f"bandwidth of algorithm {algo} with protocol {proto}: known are ring and tree")
+        raise NoFormula(
+            f"bandwidth of algorithm {algo} with protocol {proto}: known are ring and tree with ll, ll128 and simple, "
+            "nvls and pat with simple"
+        )
     if algo == "ring":
         algbw_gbps = busbw_gbps / bus_factor(kind, ranks)
         # NCCL finds the Simple ring slower to start across nodes once a chunk fills a line.
-        if kind is CollectiveKind.ALL_REDUCE and proto == "simple" and nodes > 1 and bytes / (channels * ranks) >= 64:
+        if reduces and proto == "simple" and nodes > 1 and bytes / (channels * ranks) >= 64:
             latency_us *= 1.4
-    else:
+    elif algo == "tree":
         algbw_gbps = busbw_gbps / 2
+    else:
+        algbw_gbps = busbw_gbps / bus_factor(kind, ranks) if reduces else busbw_gbps
     return latency_us + bytes / (algbw_gbps * GB) * US_PER_S
 
 
@@ -233,10 +261,15 @@ def sol_ring_time_us(
     launch_us: float,
     header_overhead: float = 0.025,
 ) -> float:
-    """[N6] XLA's ring over nodes: each step sends a rank's part in chunks, with headers, and waits for a round trip."""
-    ranks = nodes * gpus_per_node
-    part = bytes / ranks
-    rounds = 2 if _kind(collective) in REDUCE_AND_SPREAD else 1
+    """[N6] XLA's ring over nodes: each step sends a rank's part in chunks, with headers, and waits for a round trip.
+
+    An all-to-all is no ring: a rank's buffer goes in n-1 parts, those for the ranks of other nodes one after the other.
+    """
+    ranks, kind = nodes * gpus_per_node, _kind(collective)
+    exchange = kind is CollectiveKind.ALL_TO_ALL
+    part = bytes / max(1, ranks - 1 if exchange else ranks)
+    rounds = 2 if kind in REDUCE_AND_SPREAD else 1
+    steps = gpus_per_node * (nodes - 1) if exchange else rounds * (ranks - 1) / gpus_per_node
     transfer_us = part / (nic_gbytes_per_s * GB) * (1 + header_overhead) * US_PER_S
     step_us = transfer_us + ceil(part / chunk_bytes) * chunk_prep_us + rtt_us
-    return rounds * (ranks - 1) / gpus_per_node * step_us + launch_us
+    return steps * step_us + launch_us

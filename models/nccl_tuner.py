@@ -13,7 +13,7 @@ from tracegap.models import nccl
 from tracegap.models.errors import NoFormula
 from tracegap.models.hardware import Chip
 from tracegap.models.ops import CollectiveKind
-from tracegap.models.units import GB, US_PER_S
+from tracegap.models.units import GB
 
 Generation = Literal["volta", "ampere", "hopper", "blackwell"]
 Algorithm = Literal["ring", "tree", "nvls"]
@@ -138,14 +138,20 @@ def _nvls_us(kind: CollectiveKind, message_bytes: float, group: Communicator) ->
     share = _NVLS_SHARE.get(group.generation)
     if share is None:
         raise NoFormula(f"{group.generation} has no reduction in its switches")
-    a_node = group.ranks / group.nodes
-    busbw_gbps = group.channels * group.channel_gbps * share * (group.channels - 1) / group.channels
-    if kind is CollectiveKind.ALL_REDUCE:
-        algbw_gbps = 2 * busbw_gbps / nccl.bus_factor(kind, group.ranks)
-    else:
-        algbw_gbps = busbw_gbps * (a_node - 1) / a_node
-    latency_us = nccl.NVLS_US["nvlink"] + (nccl.NVLS_US["network"] if group.nodes > 1 else 0)
-    return latency_us + message_bytes / (algbw_gbps * GB) * US_PER_S
+    return nccl.nccl_time_us(
+        collective=kind,
+        algo="nvls",
+        proto="simple",
+        bytes=message_bytes,
+        ranks=group.ranks,
+        nodes=group.nodes,
+        channels=group.channels,
+        bw_per_channel_gbps=group.channel_gbps,
+        base_us=0,
+        intra_us=nccl.NVLS_US["nvlink"],
+        inter_us=nccl.NVLS_US["network"],
+        nvls_share=share,
+    )
 
 
 def crossovers(kind: CollectiveKind, group: Communicator, *, largest_bytes: int = 1 << 34) -> list[tuple[int, Choice]]:

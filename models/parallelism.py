@@ -2,7 +2,7 @@
 """Training on many devices: from which size on communication hides behind arithmetic, and what pipelines leave idle.
 
 Letters: B tokens, D model width, F MLP hidden width, W bandwidth available to a collective (bytes/s), alpha = peak / W
-(FLOP/byte), M_x and M_y torus axes that a mesh axis spans, E experts of which a token uses k. Formula codes P1 to P13
+(FLOP/byte), M_x and M_y torus axes that a mesh axis spans, E experts of which a token uses k. Formula codes P0 to P15
 and S3 are those of the theory reference (Scaling Book, chapters 3, 5, 6, 12; Narayanan et al. 2021; Qi et al. 2023).
 Weights and activations have 2 bytes.
 """
@@ -10,6 +10,15 @@ Weights and activations have 2 bytes.
 from math import sqrt
 
 from tracegap.models.quantities import quantity
+
+
+@quantity("tokens_per_device", "P0")
+def tokens_per_device(*, sequences: float, T: float, devices: float, microbatches: float = 1) -> float:
+    """[P0] Tokens that a device works on at a time: sequences of a step x their tokens over devices and microbatches.
+
+    Traffic of weights and activations (FSDP, tensor) counts those of a microbatch, of gradients (data) those of a step.
+    """
+    return sequences * T / devices / microbatches
 
 
 @quantity("dp_critical_tokens_per_chip", "P1")
@@ -76,6 +85,17 @@ def dcn_min_batch_tokens_per_slice(*, peak_flops_per_s: float, dcn_bytes_per_s: 
     return peak_flops_per_s / dcn_bytes_per_s
 
 
+@quantity("pp_transfer_time_s", "P10")
+def pp_transfer_time_s(
+    *, B: float, D: float, stages: float, microbatches: float, link_bytes_per_s: float, bytes_per_elem: float = 2
+) -> float:
+    """[P10] Seconds of all hops of a forward pass through a pipeline: m + p - 2 in a row, each of a microbatch of B/m.
+
+    B tokens of a replica of the pipeline.
+    """
+    return bytes_per_elem * B * D / (link_bytes_per_s * microbatches) * (microbatches + stages - 2)
+
+
 @quantity("pp_bubble_over_ideal", "P11")
 def pp_bubble_over_ideal(*, stages: float, microbatches: float, virtual_stages: float = 1) -> float:
     """[P11] Idle time of a pipeline over its busy time, equal stages."""
@@ -116,6 +136,18 @@ def ring_attention_overlap_margin(
     A causal mask with balanced blocks halves the arithmetic.
     """
     return seq / cp * N / K * link_bytes_per_s / peak_flops_per_s * (0.5 if causal else 1)
+
+
+@quantity("offload_min_tokens_per_chip", "P15")
+def offload_min_tokens_per_chip(
+    *, peak_flops_per_s: float, pcie_bytes_per_s: float, full_duplex: bool = True, param_bytes: float = 2
+) -> float:
+    """[P15] Tokens a chip and step from which gradients down and weights up hide, the optimizer in the host's memory.
+
+    6 FLOPs a parameter and token against `param_bytes` each way; one way after the other takes twice as long. The host's
+    own optimizer time comes on top.
+    """
+    return (1 if full_duplex else 2) * param_bytes * peak_flops_per_s / (6 * pcie_bytes_per_s)
 
 
 @quantity("strategy2_preferred_above_D", "S3")

@@ -42,6 +42,8 @@ class Traffic:
     """What can run meanwhile; empty: nothing."""
     fabric: str
     """The links assumed."""
+    of: str = ""
+    """Whose weights or gradients, where a model has experts: theirs or those of the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,8 @@ class Plan:
     """Done in a step, recomputation and padding included, mean over devices."""
     compute_ns: int
     """Arithmetic of the longest stage at the dense peak of the model's dtype."""
+    offload_ns: int
+    """Saved activations over the link to the host, one way: out beside the forward pass, back beside the backward."""
     hbm_ns: int
     """Reading the weights in each pass and writing and reading the activations, at the memory's rate."""
     optimizer_ns: int
@@ -79,7 +83,7 @@ class Plan:
     upper_ns: int
     """Compute at the reachable rate, and nothing hides."""
     bound: str
-    """`compute`, `memory`, or the axis whose traffic takes longer."""
+    """`compute`, `memory`, `host` where offloaded activations take longer, or the axis whose traffic does."""
     peak_flops_per_s: float
     """Of a device, in the dtype of its matrix products."""
 
@@ -132,6 +136,9 @@ def plan(
         raise NoFormula(
             f"an interleaved pipeline of {size.pipeline} needs a multiple of that, not {microbatches} microbatches"
         )
+    layers = ceil((model.layers + model.encoder_layers) / size.pipeline)
+    if recipe.virtual_stages > layers:
+        raise NoFormula(f"{recipe.virtual_stages} virtual stages need as many layers a stage, not {layers}")
     tokens = tokens_per_step / size.token_ways / microbatches
     own = replace(model, towers=()) if model.towers else model
     step = Step(model=own, mesh=mesh, size=size, recipe=recipe, tokens=tokens, microbatches=microbatches)
@@ -144,8 +151,9 @@ def plan(
     share = published.reachable_share(chip.id, dtype) or 1.0
     idle = schedules.get(recipe.schedule).bubble_over_ideal(size.pipeline, microbatches, recipe.virtual_stages)
 
-    busy_s = max(compute_s, hbm_s)
-    real_s = max(compute_s / share, hbm_s)
+    moved_s = _offloaded_s(step, chip)
+    busy_s = _beside(max(compute_s, hbm_s), moved_s, step.passes)
+    real_s = _beside(max(compute_s / share, hbm_s), moved_s, step.passes)
     attention = attention_flops_per_token(own) / (forward_flops(own, tokens_per_step).total / tokens_per_step)
     room = {
         "backward": ns(real_s * 2 / 3),
@@ -174,6 +182,7 @@ def plan(
         flops_per_device=executed / size.devices,
         compute_ns=ns(compute_s),
         hbm_ns=ns(hbm_s),
+        offload_ns=ns(moved_s),
         optimizer_ns=ns(optimizer_s),
         bubble_ns=ns(compute_s * idle),
         reachable_share=share,
@@ -181,7 +190,7 @@ def plan(
         lower_ns=terms[longest],
         predicted_ns=ns((real_s + inside_ns / 1e9) * (1 + idle) + optimizer_s) + exposed_ns - inside_ns,
         upper_ns=ns((real_s + inside_ns / 1e9) * (1 + idle) + optimizer_s) + total_ns - inside_ns,
-        bound="memory" if longest == "compute" and hbm_s > compute_s else longest,
+        bound=longest if longest != "compute" else _busiest(compute_s, hbm_s, busy_s),
         peak_flops_per_s=peak,
     )
 
@@ -224,6 +233,9 @@ def slowest(chips: Sequence[Chip]) -> Chip:
     kinds = list({chip.id: chip for chip in chips}.values())
     if len(kinds) == 1:
         return kinds[0]
+    if len({chip.kind for chip in kinds}) > 1:
+        named = " and ".join(f"{chip.id} ({chip.kind})" for chip in kinds)
+        raise NoFormula(f"{named} share no job: parts of one kind do")
     least: dict[str, float | None] = {}
     for column in fields(Chip):
         values = [getattr(chip, column.name) for chip in kinds]
@@ -272,7 +284,8 @@ def _expert_flops(model: Model, tokens: int) -> float:
 def _peak(chip: Chip, dtype: str) -> float:
     peak = chip.device_flops_per_s(dtype)
     if peak is None:
-        raise NoFormula(f"no {dtype} peak of {chip.id} in the catalogue")
+        others = ", ".join(chip.dtypes)
+        raise NoFormula(f"no {dtype} peak of {chip.id} in the catalogue; it has {others}: name one with --math")
     return peak
 
 
@@ -300,9 +313,37 @@ def _optimizer_s(step: Step, chip: Chip) -> float:
     if "optimizer" not in step.recipe.offload:
         moved = step.gradient + 2 * OPTIMIZER_BYTES[step.recipe.optimizer] + step.element
         return trained * moved / chip.device_hbm_bytes_per_s
+    return trained * max(step.gradient, step.element) / _host_bytes_per_s(chip)
+
+
+def _busiest(compute_s: float, hbm_s: float, busy_s: float) -> str:
+    if busy_s > max(compute_s, hbm_s) * (1 + 1e-9):
+        return "host"
+    return "memory" if hbm_s > compute_s else "compute"
+
+
+def _offloaded_s(step: Step, chip: Chip) -> float:
+    """[P15] Seconds that saved activations take over the link to the host, one way; zero where they stay."""
+    if "activations" not in step.recipe.offload:
+        return 0.0
+    everything, block_input = footprint.layer_bytes(step)
+    saved = block_input if step.recipe.recompute == "full" else everything
+    return step.microbatches * step.layers * saved / _host_bytes_per_s(chip)
+
+
+def _beside(busy_s: float, moved_s: float, passes: int) -> float:
+    """[P15] Busy seconds with activations on their way out beside the forward and back beside the backward pass.
+
+    The forward pass is a third of the work, a quarter where backward does it once more.
+    """
+    forward_s = busy_s / (passes + 1)
+    return max(forward_s, moved_s) + max(busy_s - forward_s, moved_s)
+
+
+def _host_bytes_per_s(chip: Chip) -> float:
     if chip.device_pcie_bytes_per_s is None:
         raise NoFormula(f"offload needs the rate of the link to the host, which the catalogue lacks for {chip.id}")
-    return trained * max(step.gradient, step.element) / chip.device_pcie_bytes_per_s
+    return chip.device_pcie_bytes_per_s
 
 
 def _timed(sent: Sequence[Message], step: Step, links: Links, room: Mapping[str, int]) -> list[Traffic]:
@@ -337,6 +378,7 @@ def _timed(sent: Sequence[Message], step: Step, links: Links, room: Mapping[str,
                 exposed_ns=total - hidden,
                 behind=message.behind,
                 fabric=one.model,
+                of=message.of,
             )
         )
     return out

@@ -36,6 +36,7 @@ class Recipe:
     schedule: str = "1f1b"
     """A key of schedules.SCHEDULES."""
     virtual_stages: int = 1
+    """Chunks of layers a rank, of an interleaved schedule."""
     context: str = "ring"
     """One of CONTEXT."""
     optimizer: str = "adamw"
@@ -62,7 +63,10 @@ class Recipe:
             *(("offload", item, ("optimizer", "activations")) for item in self.offload),
         ):
             if value not in known:
-                raise NoFormula(f"{what} {value!r}: known are {', '.join(map(str, known))}")
+                names = ", ".join(str(name) for name in known if name is not None)
+                raise NoFormula(f"{what} {value!r}: known are {names}")
+        if self.virtual_stages > 1 and self.schedule != "interleaved":
+            raise NoFormula(f"{self.virtual_stages} virtual stages need the schedule interleaved, not {self.schedule}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ SHORTEST_PIECE = 4096
 """Tokens that a context axis leaves of a sequence at least; shorter pieces send more than they compute."""
 ORDER = ("pipeline", "data", "fsdp", "expert", "context", "tensor")
 """Axes of the meshes tried, the last one nearest: what sends most and waits for it sits on the fastest links."""
+NODE = 8
+"""Devices of a node, by which clusters without a torus grow."""
 MAX_TENSOR = 64
 """Widest tensor axis that is tried."""
 MAX_VIRTUAL_STAGES = 8
@@ -201,14 +203,21 @@ def rank(
 def fewest_devices(
     model: Model, chip: Chip, tokens_per_step: int, recipe: Recipe | None = None, *, most: int = 1 << 20
 ) -> int | None:
-    """The smallest power of two of devices on which a mesh fits; None where none up to `most` does."""
-    devices = 1
-    while devices <= most:
-        for mesh in meshes(model, chip, devices, tokens_per_step, coarse=True):
-            if first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe()):
-                return devices
-        devices *= 2
-    return None
+    """The fewest devices on which a mesh fits; None where not even `most` do.
+
+    Powers of two, as slices of a torus have; elsewhere between the last two also whole nodes of NODE, in sixteenths.
+    """
+
+    def fits(devices: int) -> bool:
+        tried = meshes(model, chip, devices, tokens_per_step, coarse=True)
+        return any(first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe()) for mesh in tried)
+
+    powers = (1 << i for i in range(most.bit_length()))
+    enough = next((devices for devices in powers if fits(devices)), None)
+    if enough is None or chip.scaleup_kind == "ICI":
+        return enough
+    step = max(NODE, enough // 16)
+    return next((devices for devices in range(enough // 2 + step, enough, step) if fits(devices)), enough)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from tracegap.models.hardware import Chip
 from tracegap.models.inference import prefill_to_decode_servers, spec_decode_speedup
 from tracegap.models.mesh import Links
 from tracegap.models.ops import DTYPE_BYTES, CollectiveKind
-from tracegap.models.transformer import cache_bytes, forward_flops
+from tracegap.models.transformer import cache_bytes, forward_flops, state_bytes
 
 USABLE_MEMORY = 0.95
 """Share of a device's memory that a server can fill."""
@@ -39,7 +39,16 @@ class Server:
     where each holds whole sequences and two all-to-alls a layer bring queries and outputs; None: batch where heads do
     not suffice."""
     torus: tuple[int, ...] | None = None
+    ranks_per_domain: int | None = None
+    """Devices that the scale-up links join; None: as many as the part can have."""
+    network_bytes_per_s: float | None = None
+    """A device's share of the network; None: that of the catalogue."""
     usable: float = USABLE_MEMORY
+
+    def __post_init__(self) -> None:
+        for what, dtype in (("weights", self.weight_dtype), ("cache", self.kv_dtype), ("products", self.math_dtype)):
+            if dtype is not None and dtype not in DTYPE_BYTES:
+                raise NoFormula(f"{what} in {dtype!r}: known are {', '.join(DTYPE_BYTES)}")
 
     @property
     def weight_bytes(self) -> float:
@@ -51,6 +60,11 @@ class Server:
         """Of one sequence over all devices, copies among them [X6]."""
         ways = 1 if self.by_batch else self.devices
         return cache_bytes(self.model, self.context, DTYPE_BYTES[self.kv_dtype], tensor=ways) * ways
+
+    @property
+    def cache_traffic_bytes(self) -> float:
+        """Of one sequence in a step: its cache is read; a state is written too, where a cache grows by one token."""
+        return self.cache_bytes + state_bytes(self.model, DTYPE_BYTES[self.kv_dtype])
 
     @property
     def by_batch(self) -> bool:
@@ -65,7 +79,10 @@ class Server:
         peaks = [self.chip.device_flops_per_s(dtype) for dtype in tried]
         peak = next((peak for peak in peaks if peak is not None), None)
         if peak is None:
-            raise NoFormula(f"no peak of {self.chip.id} for {' or '.join(tried)} in the catalogue")
+            raise NoFormula(
+                f"no {' or '.join(dict.fromkeys(tried))} peak of {self.chip.id} in the catalogue; it has "
+                f"{', '.join(self.chip.dtypes)}: name one with --math"
+            )
         return peak * self.devices
 
     @property
@@ -116,7 +133,7 @@ def decode(server: Server, batch: int) -> Point:
     model = server.model
     read_s = server.touched_bytes(batch) / server.hbm_bytes_per_s
     math_s = 2 * batch * model.matmul_params / server.flops_per_s
-    cache_s = batch * server.cache_bytes / server.hbm_bytes_per_s
+    cache_s = batch * server.cache_traffic_bytes / server.hbm_bytes_per_s
     comm_s = joins_s(server, batch)
     terms = {"weights": read_s, "compute": math_s, "cache": cache_s, "communication": comm_s}
     step_s = max(read_s, math_s) + cache_s + comm_s
@@ -137,11 +154,16 @@ def joins_s(server: Server, tokens: float) -> float:
     model, ranks = server.model, server.devices
     if ranks == 1:
         return 0.0
-    blocks = 1 if model.parallel_block or not (model.ffn or model.experts) else 2
     element = DTYPE_BYTES[model.dtype]
-    fabric = Links(chip=server.chip, torus=server.torus).fabric({"tensor": ranks}, ("tensor",))
+    links = Links(
+        chip=server.chip,
+        ranks_per_domain=server.ranks_per_domain,
+        torus=server.torus,
+        network_bytes_per_s=server.network_bytes_per_s,
+    )
+    fabric = links.fabric({"tensor": ranks}, ("tensor",))
     joined = collectives.predict(CollectiveKind.ALL_REDUCE, round(tokens * model.hidden * element), ranks, fabric)
-    total_ns = blocks * model.layers * joined.total_ns
+    total_ns = round(model.blocks * model.layers) * joined.total_ns
     if server.by_batch and model.attention_layers:
         sent = tokens * model.heads * model.v_width * element / ranks
         swapped = collectives.predict(CollectiveKind.ALL_TO_ALL, round(sent), ranks, fabric)
@@ -181,7 +203,7 @@ class Disaggregation:
 
 def disaggregate(server: Server, batch: int, prompt: int, answer: int, share: float = 1.0) -> Disaggregation:
     """How many prefill servers keep one decode server busy, and what the caches' way between them takes."""
-    network = server.chip.device_scaleout_bytes_per_s
+    network = server.network_bytes_per_s or server.chip.device_scaleout_bytes_per_s
     moved = cache_bytes(server.model, prompt, DTYPE_BYTES[server.kv_dtype])
     return Disaggregation(
         prefill_servers_per_decode_server=prefill_to_decode_servers(
@@ -195,10 +217,15 @@ def disaggregate(server: Server, batch: int, prompt: int, answer: int, share: fl
 
 
 def speculate(server: Server, batch: int, *, accept: float, draft_len: int, draft_cost: float) -> float:
-    """[I9] Speed-up by a draft model, with the cost of verifying more tokens than one a sequence at this batch."""
+    """[I9] Speed-up by a draft model, with the cost of verifying more tokens than one a sequence at this batch.
+
+    More tokens take more arithmetic, touch more experts and are joined more slowly; caches are read once.
+    """
     plain = decode(server, batch)
-    math_s = 2 * batch * (draft_len + 1) * server.model.matmul_params / server.flops_per_s
-    verify_s = max(plain.weights_s, math_s) + plain.cache_s + plain.comm_s
+    tokens = batch * (draft_len + 1)
+    math_s = 2 * tokens * server.model.matmul_params / server.flops_per_s
+    read_s = server.touched_bytes(tokens) / server.hbm_bytes_per_s
+    verify_s = max(read_s, math_s) + plain.cache_s + joins_s(server, tokens)
     ideal = spec_decode_speedup(accept=accept, draft_len=draft_len, draft_cost=draft_cost)
     return ideal * (draft_len * draft_cost + 1) / (draft_len * draft_cost + verify_s / plain.step_s)
 

@@ -7,7 +7,7 @@ by `collectives.predict`, so a mesh may be a torus, a switch or several domains.
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Literal
@@ -294,6 +294,18 @@ class Multiplication:
     def compute_bound(self) -> bool:
         """Whether the communication can hide behind the arithmetic."""
         return self.t_comms_ns <= self.t_math_ns
+
+
+@quantity("sharded_bytes_per_device", "S0")
+def sharded_bytes_per_device(*, global_bytes: float, shards: Sequence[int]) -> float:
+    """[S0] Bytes that a device holds of an array split over mesh axes of these sizes; axes that only copy it do not count."""
+    return global_bytes / prod(shards)
+
+
+@quantity("sharded_bytes_on_all_devices", "S0")
+def sharded_bytes_on_all_devices(*, global_bytes: float, shards: Sequence[int], devices: int) -> float:
+    """[S0] Bytes on a whole mesh: the copies along axes that do not split the array are real memory."""
+    return global_bytes * devices / prod(shards)
 
 
 @quantity("collective_matmul_time_s", "S3")

@@ -24,6 +24,12 @@ class Message:
     """Of one call, as nccl-tests count it."""
     behind: str
     """What can run meanwhile: `backward`, `layers` (any arithmetic), `attention`, `microbatches`; empty: nothing."""
+    of: str = ""
+    """Whose weights or gradients, where a model has experts, which are split otherwise than the rest."""
+
+
+def _whose(step: Step, *, expert: bool) -> str:
+    return "" if not step.model.moe_layers else "experts" if expert else "the rest"
 
 
 def _gradients(step: Step) -> Iterator[Message]:
@@ -41,13 +47,17 @@ def _gradients(step: Step) -> Iterator[Message]:
                 calls=step.layers,
                 message_bytes=each * step.gradient,
                 behind="backward",
+                of=_whose(step, expert=expert),
             )
         elif step.recipe.zero < 3:
             for kind, size, behind in (
                 (CollectiveKind.REDUCE_SCATTER, step.gradient, "backward"),
                 (CollectiveKind.ALL_GATHER, step.element, "layers"),
             ):
-                yield Message(axes=axes, collective=kind, calls=step.layers, message_bytes=each * size, behind=behind)
+                yield Message(
+                    axes=axes, collective=kind, calls=step.layers, message_bytes=each * size, behind=behind,
+                    of=_whose(step, expert=expert),
+                )  # fmt: skip
         else:
             yield from _gathered(step, axes, expert=expert, of=step.size.fsdp)
 
@@ -71,6 +81,7 @@ def _gathered(step: Step, axes: tuple[str, ...], *, expert: bool, of: int = 1) -
         calls=2 * calls,
         message_bytes=each * step.element,
         behind="layers",
+        of=_whose(step, expert=expert),
     )
     yield Message(
         axes=axes,
@@ -78,14 +89,14 @@ def _gathered(step: Step, axes: tuple[str, ...], *, expert: bool, of: int = 1) -
         calls=calls,
         message_bytes=scattered * step.gradient,
         behind="backward",
+        of=_whose(step, expert=expert),
     )
 
 
 def _tensor(step: Step) -> Iterator[Message]:
     """[P3, P4] Activations joined after each block, in each pass; with sequence parallelism in two halves."""
     axes = axes_of(step.mesh, "tensor")
-    blocks = 1 if step.model.parallel_block or not (step.model.ffn or step.model.experts) else 2
-    joins = blocks * step.passes * step.layers * step.microbatches
+    joins = round(step.model.blocks * step.passes * step.layers * step.microbatches)
     kinds: tuple[CollectiveKind, ...] = (CollectiveKind.ALL_REDUCE,)
     if step.recipe.sequence_parallel:
         kinds = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)

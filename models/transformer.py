@@ -47,8 +47,7 @@ def forward_flops(model: Model, tokens: int) -> ForwardFlops:
     """
     linear = round(2 * tokens * model.matmul_params)
     attention = round(tokens * attention_flops_per_token(model))
-    recurrent = model.layers - model.attention_layers
-    scan = SCAN_FLOPS * tokens * recurrent * model.inner * model.state_dim
+    scan = SCAN_FLOPS * tokens * model.recurrent_layers * model.inner * model.state_dim
     for _, tower in model.towers:
         if model.seq is None or tower.seq is None:
             raise NoFormula("FLOPs of a tower need its seq and that of the model")
@@ -105,9 +104,17 @@ def cache_bytes(model: Model, seq: int, bytes_per_elem: float, *, tensor: int = 
     windowed = model.attention_layers - model.global_layers
     tokens = model.global_layers * seq + windowed * min(seq, model.window or seq)
     tokens += model.layers * (model.encoder_seq or seq) if model.encoder_layers else 0
-    recurrent = model.layers - model.attention_layers
-    state = recurrent * model.inner * (model.state_dim + max(0, model.conv_width - 1)) / tensor
-    return (tokens * per_token + state) * bytes_per_elem
+    return tokens * per_token * bytes_per_elem + state_bytes(model, bytes_per_elem, tensor=tensor)
+
+
+def state_bytes(model: Model, bytes_per_elem: float, *, tensor: int = 1) -> float:
+    """Bytes of the fixed state of recurrent layers, on one of so many tensor-parallel ranks; rewritten with each token.
+
+    The state of each channel, and the last inputs of the short convolution.
+    """
+    convolved = model.inner + (2 * model.state_groups * model.state_dim if model.recurrence == "mamba2" else 0)
+    values = model.inner * model.state_dim + convolved * max(0, model.conv_width - 1)
+    return model.recurrent_layers * values / tensor * bytes_per_elem
 
 
 def saved_values_per_token(model: Model) -> float:
@@ -125,17 +132,16 @@ def saved_values_per_token(model: Model) -> float:
     if model.kv_rank:
         queries = model.heads * (2 * model.qk_width + 2 * model.v_width) + model.q_rank
         keys = model.kv_rank
-    blocks = 2 if model.ffn or model.experts else 1
     kept: float = (
-        2 * blocks * d * model.layers
+        2 * model.branches * d * model.layers
         + model.attention_layers * (queries + keys)
-        + (model.layers - model.attention_layers) * 5 * model.inner
-        + (model.layers - model.moe_layers) * dense
+        + model.recurrent_layers * 5 * model.inner
+        + model.dense_mlps * dense
         + model.moe_layers * mixture
     )
     if model.encoder_layers:
         kept += model.layers * (2 * d + queries + keys * share)
-        kept += model.encoder_layers * share * (2 * blocks * d + queries + keys + dense)
+        kept += model.encoder_layers * share * (2 * model.branches * d + queries + keys + dense)
     return kept / (model.layers + model.encoder_layers)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from tracegap.models.units import TERA
 from tracegap.reports import people, plan_text, theme
 from tracegap.reports.section import Column, Figure, Section
 
@@ -21,7 +22,7 @@ _HIDING = {
     "exposed": ("exposed communication", theme.ORANGE),
     "hidden": ("hidden communication", theme.GREY),
 }
-_CURVE = {"predicted": ("expected", theme.BLUE), "ideal": ("perfect scaling", theme.GREY)}
+_CURVE = {"predicted": ("expected", theme.BLUE), "ideal": ("model FLOPs alone", theme.GREY)}
 
 
 def describe(result: dict[str, Any]) -> dict[str, Any]:
@@ -52,13 +53,17 @@ def _head(r: dict[str, Any]) -> dict[str, Any]:
         numbers = [
             ("step to expect", people.duration(r["predicted_ns"]),
              f"between {people.duration(r['lower_ns'])} and {people.duration(r['upper_ns'])}"),
-            ("MFU to expect", people.percent(r["mfu"]), f"{people.flops_per_s(r['flops_per_s_per_device'])} a device"),
+            ("MFU to expect", people.percent(r["mfu"]),
+             f"{people.flops_per_s(r['flops_per_s_per_device'])} a device{_reached(r['published'])}"),
             ("memory a device", people.size(r["memory_total"]), f"of {people.size(r['memory_bytes'])}"),
         ]  # fmt: skip
         if r["campaign"]:
             c = r["campaign"]
             money = "" if c["usd"] is None else f", {c['usd']:,.0f} USD"
             numbers.append(("training", f"{c['days']:,.1f} days", f"{c['device_hours']:,.0f} device-hours{money}"))
+        if r["smell"]:
+            rate = people.flops_per_s(r["smell"]["measured_tflops"] * TERA)
+            numbers.append(("your rate", rate, f"a device: {r['smell']['verdict']}"))
     else:
         headline = f"No mesh of {r['devices'] or 0:,} × {r['hardware_name']} holds the model and its batch."
         numbers = [("fewest devices", people.count(r["fewest_devices"]), "")]
@@ -71,6 +76,14 @@ def _head(r: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _reached(published: list[dict[str, Any]]) -> str:
+    """What people reach on the part, to stand beside what is expected."""
+    rates = sorted({round(training["flops_per_s"] / TERA) for training in published})
+    if not rates:
+        return ""
+    return f"; people reach {rates[0]}" + (f" to {rates[-1]}" if len(rates) > 1 else "")
+
+
 def _training_sections(r: dict[str, Any]) -> dict[str, Section]:
     if not r["ranking"]:
         return {}
@@ -78,7 +91,7 @@ def _training_sections(r: dict[str, Any]) -> dict[str, Section]:
     if len(r["ranking"]) > 1:
         sections["meshes"] = _mesh_section(r)
     if r["scaling"] and len(r["scaling"]["points"]) > 1:
-        sections["scaling"] = _scaling_section(r["scaling"])
+        sections["scaling"] = _scaling_section(r["scaling"], r["reachable_share"])
     return sections
 
 
@@ -127,9 +140,10 @@ def _time_section(r: dict[str, Any]) -> Section:
     # Compute at the rate that matrix products reach is what the prediction adds exposed communication to
     busy_ns = max(r["compute_ns"] / r["reachable_share"], r["hbm_ns"])
     rows = [("compute", busy_ns, "device"), ("optimizer", r["optimizer_ns"], "device")]
+    rows += [("activations to the host and back", 2 * r["offload_ns"], "hidden")] if r["offload_ns"] else []
     rows += [("pipeline bubble", r["bubble_ns"] / r["reachable_share"], "device")] if r["bubble_ns"] else []
     for t in r["traffic"]:
-        what = f"{t['collective']} on {t['axis']}"
+        what = plan_text.traffic_text(t)
         rows += [(what, t["exposed_ns"], "exposed"), (what, t["total_ns"] - t["exposed_ns"], "hidden")]
     frame = pl.DataFrame(
         [{"what": what, "ns": round(ns), "how": _HIDING[how][0]} for what, ns, how in rows if ns], orient="row"
@@ -140,7 +154,7 @@ def _time_section(r: dict[str, Any]) -> Section:
         alt.Chart(frame)
         .mark_bar(height={"band": 0.72})
         .encode(
-            y=alt.Y("what:N", sort=order, title=None),
+            y=alt.Y("what:N", sort=order, title=None, axis=alt.Axis(labelLimit=260)),
             x=alt.X("ns:Q", title="time in a step", axis=alt.Axis(labelExpr=theme.NS_AXIS)),
             color=theme.colour(frame, "how", _HIDING),
             tooltip=["what:N", "how:N", "said:N"],
@@ -211,11 +225,11 @@ def _mesh_section(r: dict[str, Any]) -> Section:
     )
 
 
-def _scaling_section(s: dict[str, Any]) -> Section:
-    first = s["points"][0]
+def _scaling_section(s: dict[str, Any], reachable_share: float) -> Section:
     rows = []
     for p in s["points"]:
-        ideal = first["predicted_ns"] * first["devices"] / p["devices"]
+        # Nothing recomputed, nothing sent, at the rate that matrix products reach: no curve is below it
+        ideal = p["predicted_ns"] * p["mfu"] / reachable_share
         mesh = plan_text.mesh_text(p["mesh"])
         for kind, ns in (("predicted", p["predicted_ns"]), ("ideal", ideal)):
             rows.append(

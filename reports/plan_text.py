@@ -60,7 +60,8 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield (
         "fits on",
         f"{fewest:,} devices" if fewest else "no number of devices that was tried",
-        f"{r['hardware_name']}, {r['tokens_per_step']:,} tokens a step; the fewest, in powers of two",
+        f"{r['hardware_name']}, {r['tokens_per_step']:,} tokens a step; the fewest, "
+        + ("of whole nodes" if fewest and fewest & (fewest - 1) else "in powers of two"),
     )
     if not r["ranking"]:
         yield "this many", f"{r['devices'] or 0:,} devices", "no mesh fits"
@@ -74,11 +75,17 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     )
     yield "", "", ", ".join(f"{name} {human(value, 'B')}" for name, value in memory.items() if value)
     yield "compute", human_ns(r["compute_ns"]), f"{human(r['flops_per_device'], 'FLOP')} a device at the dense peak"
+    if r["offload_ns"]:
+        yield (
+            "activations",
+            human_ns(r["offload_ns"]),
+            "to the host beside the forward pass, and as long back beside the backward",
+        )
     if r["bubble_ns"]:
         yield "pipeline bubble", human_ns(r["bubble_ns"]), f"{r['microbatches']} microbatches"
     for t in r["traffic"]:
         yield (
-            f"{t['collective']} on {t['axis']}",
+            traffic_text(t),
             human_ns(t["total_ns"]),
             f"{human_ns(t['exposed_ns'])} exposed; {t['calls']} × {human(t['message_bytes'], 'B')}, {t['fabric']}",
         )
@@ -207,6 +214,11 @@ def _ranking(r: dict[str, Any]) -> RenderableType:
 def mesh_text(mesh: dict[str, int]) -> str:
     """A mesh as it is written: "fsdp=16,tensor=8"."""
     return ",".join(f"{axis}={ways}" for axis, ways in mesh.items() if ways > 1) or "one device"
+
+
+def traffic_text(t: dict[str, Any]) -> str:
+    """What is sent over which axis: "all_gather on fsdp (experts)"."""
+    return f"{t['collective']} on {t['axis']}" + (f" ({t['of']})" if t["of"] else "")
 
 
 def recipe_text(c: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,15 @@ DEFAULT_BATCH = 1 << 22
 """Tokens of a step where nobody says: about the 4M that Llama 3 and the Scaling Book train on."""
 DEFAULT_SEQ = 8192
 """Tokens of a sequence where a `config.json` allows more: what models are mostly trained on."""
+HOST_CARDS = 8
+"""Cards of one host, joined by PCIe, where a part has no links of its own or only a bridge between two."""
 SHOWN = 8
 """Meshes of a ranking that are answered."""
 SCALING_POINTS = 10
 """Numbers of devices in a scaling curve, each twice the one before."""
 
 
-def model_of(description: dict[str, Any]) -> Model:
+def model_of(description: dict[str, Any], source: str = "[model] of the manifest") -> Model:
     """The model that the [model] table of a manifest describes; keys that the theory does not use are left alone.
 
     Towers are tables of their own: [model.towers.vision].
@@ -39,7 +42,7 @@ def model_of(description: dict[str, Any]) -> Model:
     known = {f.name: f.default is dataclasses.MISSING for f in dataclasses.fields(Model)}
     missing = [name for name, needed in (known | {"seq": True}).items() if needed and name not in description]
     if missing:
-        raise TracegapError(f"[model] of the manifest lacks {', '.join(missing)}")
+        raise TracegapError(f"{source} lacks {', '.join(missing)}")
     towers = tuple((name, model_of(table)) for name, table in description.get("towers", {}).items())
     return Model(**{k: v for k, v in description.items() if k in known and k != "towers"}, towers=towers)
 
@@ -49,7 +52,8 @@ class Question:
     """What is asked of a plan; None: what the manifest says, else a default that the answer names."""
 
     model: str
-    """Name of a preset, or path of a `config.json` or of a manifest."""
+    """Name of a preset, or path of a `config.json` or of a manifest; or numbers: "layers=32,hidden=4096,..." of a model
+    table, which may follow one of the others to change it."""
     hardware: str | None = None
     """Catalogue id; several joined by commas are one job, gated by the slowest."""
     devices: int | None = None
@@ -91,11 +95,42 @@ class Subject:
 
 
 def subject_of(text: str, seq: int | None = None) -> Subject:
-    """Finds what a word or path means.
+    """Finds what a word, a path or numbers mean.
 
     Raises:
-        TracegapError: neither a file nor a preset, or the file does not describe a model.
+        TracegapError: neither a file nor a preset, or what is there does not describe a model.
     """
+    if "=" not in text or Path(text).is_file():
+        return _named(text, seq)
+    named, numbers = [], {}
+    for item in text.split(","):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if equals:
+            numbers[key] = _value(value)
+        else:
+            named.append(item)
+    unknown = numbers.keys() - {f.name for f in dataclasses.fields(Model)} | numbers.keys() & {"towers"}
+    if unknown:
+        names = ", ".join(f.name for f in dataclasses.fields(Model) if f.name != "towers")
+        raise TracegapError(f"{text}: {min(unknown)!r} is no number of a model; known are {names}")
+    if not named:
+        model = model_of(numbers | ({} if seq is None else {"seq": seq}), "the description")
+        return Subject(name=text, source="numbers as given", model=model, described=Manifest())
+    base = _named(",".join(named), seq or numbers.get("seq"))
+    changed = dataclasses.replace(base.model, **numbers | {"seq": base.model.seq})
+    words = ", ".join(f"{key} = {value}" for key, value in numbers.items())
+    return dataclasses.replace(base, name=f"{base.name}, {words}", model=changed)
+
+
+def _value(text: str) -> Any:
+    """A number, true or false, or a word, as TOML has them but for the quotes."""
+    try:
+        return tomllib.loads(f"it = {text}")["it"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _named(text: str, seq: int | None) -> Subject:
     path = Path(text)
     if not path.is_file():
         if path.suffix in (".json", ".toml", ".yaml", ".yml"):
@@ -108,7 +143,10 @@ def subject_of(text: str, seq: int | None = None) -> Subject:
         except ValueError as e:
             raise TracegapError(f"{path}: not JSON: {e}") from e
         if isinstance(config, dict) and ("model_type" in config or "architectures" in config):
-            model = hf_config.model_from(config)
+            try:
+                model = hf_config.model_from(config)
+            except TracegapError as e:
+                raise TracegapError(f"{path}: {e}") from e
             chosen = seq or min(model.seq or DEFAULT_SEQ, DEFAULT_SEQ)
             shorter = seq is None and chosen != model.seq
             return Subject(
@@ -120,8 +158,11 @@ def subject_of(text: str, seq: int | None = None) -> Subject:
             )
     described = manifest.load(path)
     if described.model is None:
-        raise TracegapError("the manifest lacks [model]")
-    model = _with_seq(model_of(described.model), seq)
+        raise TracegapError(f"{path}: the manifest lacks [model]")
+    try:
+        model = _with_seq(model_of(described.model), seq)
+    except TracegapError as e:
+        raise TracegapError(f"{path}: {e}") from e
     return Subject(name=described.job or path.stem, source=str(path), model=model, described=described)
 
 
@@ -137,7 +178,7 @@ def answer(question: Question) -> dict[str, Any]:
     """
     subject = subject_of(question.model, question.seq)
     described, model = subject.described, subject.model
-    chip = _chip(question.hardware or described.hardware)
+    chip = _chip(question.hardware or described.hardware, question.model)
     result: dict[str, Any] = {
         "model": subject.name,
         "source": subject.source,
@@ -155,13 +196,13 @@ def answer(question: Question) -> dict[str, Any]:
         result["smell"] = None
     result["published"] = [dataclasses.asdict(t) for t in published.TRAININGS if t.chip == chip.id]
     if question.serve:
-        return result | {"serving": _serving(question, model, chip)}
+        return result | {"serving": _serving(question, model, chip, result["assumed"])}
     return result | _training(question, subject, chip, result["assumed"])
 
 
-def _chip(names: str | None) -> Chip:
+def _chip(names: str | None, source: str) -> Chip:
     if names is None:
-        raise TracegapError("the manifest lacks hardware (or --hardware)")
+        raise TracegapError(f"{source} lacks hardware (or --hardware): a part that `tracegap hardware` lists")
     return slowest([hardware.get(name.strip()) for name in names.split(",")])
 
 
@@ -170,19 +211,29 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
     tokens_per_step = question.batch_tokens or described.tokens_per_step
     if tokens_per_step is None:
         if described.model is not None:
-            raise TracegapError("the manifest lacks tokens_per_step")
+            raise TracegapError(f"{subject.source}: the manifest lacks tokens_per_step (or --batch-tokens)")
         tokens_per_step = DEFAULT_BATCH // (model.seq or 1) * (model.seq or 1) or (model.seq or 1)
         assumed.append(f"steps of {tokens_per_step:,} tokens (--batch-tokens)")
+    if model.seq is not None and tokens_per_step < model.seq:
+        raise TracegapError(
+            f"a step of {tokens_per_step:,} tokens does not hold one sequence of {model.seq:,}: "
+            "raise --batch-tokens (tokens_per_step) or lower --seq"
+        )
     network = None if question.network_gb_per_s is None else question.network_gb_per_s * GB
     topology = described.topology or {}
     mesh = question.mesh or (None if question.devices else described.mesh)
     if mesh is None and question.devices is None and described.world_size:
         mesh = {"data": described.world_size}
+    sequences = tokens_per_step // (model.seq or 1)
+    if mesh and sizes(mesh).batch_ways > sequences:
+        assumed.append(
+            f"replicas share sequences, {sequences:,} for {sizes(mesh).batch_ways:,}: what attention then sends is left out"
+        )
     fewest = search.fewest_devices(model, chip, tokens_per_step, question.recipe)
     devices = sizes(mesh).devices if mesh else question.devices or fewest
     links = Links(
         chip=chip,
-        ranks_per_domain=topology.get("ranks_per_domain"),
+        ranks_per_domain=topology.get("ranks_per_domain") or _host_cards(chip, devices, assumed),
         torus=topology.get("torus") or (search.slice_shape(chip, devices) if devices and not described.mesh else None),
         wrap=topology.get("wrap"),
         network_bytes_per_s=network,
@@ -225,8 +276,20 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
     if question.scaling and fewest:
         counts = [fewest << i for i in range(SCALING_POINTS)]
         curve = search.scaling(model, chip, tokens_per_step, counts, question.recipe)
-        out["scaling"] = {"limit": curve.limit, "points": [_candidate(point) for point in curve.points]}
+        # The curve is a coarse search: the mesh that was found by the full one stands for its number of devices
+        known = {} if mesh else {candidate.plan.devices: candidate for candidate in candidates[:1]}
+        points = [known.get(point.plan.devices, point) for point in curve.points]
+        out["scaling"] = {"limit": curve.limit, "points": [_candidate(point) for point in points]}
     return out
+
+
+def _host_cards(chip: Chip, devices: int | None, assumed: list[str]) -> int | None:
+    """Ranks of a host, where nobody says and a part's own links do not."""
+    if chip.kind != "gpu" or (chip.scaleup_max_domain is not None and chip.scaleup_shape != "bridge"):
+        return None
+    if devices and devices > HOST_CARDS:
+        assumed.append(f"{HOST_CARDS} cards a host (ranks_per_domain in [topology] of a manifest)")
+    return HOST_CARDS * chip.trace_devices_per_package
 
 
 def _plan(found: Plan) -> dict[str, Any]:
@@ -270,7 +333,12 @@ def _towers(subject: Subject, chip: Chip, best: Candidate, tokens_per_step: int,
     plans = plan_towers(subject.model, chip, {"": best.plan.mesh, **meshes}, tokens_per_step, best.recipe, links=links)
     towers = [plans[name] for name in meshes]
     parts = [best.plan, *towers]
-    memory = best.plan.memory.total + sum(tower.memory.total - tower.memory.buffers for tower in towers)
+    # The buffers of the model serve the towers too, whose turn comes before or after
+    memory = {
+        name: value + sum(getattr(tower.memory, name) for tower in towers if name != "buffers")
+        for name, value in dataclasses.asdict(best.plan.memory).items()
+    }
+    total = sum(memory.values())
     step_ns = sum(part.predicted_ns for part in parts)
     flops = sum(part.model_flops for part in parts)
     capacity = best.plan.memory_bytes
@@ -279,8 +347,9 @@ def _towers(subject: Subject, chip: Chip, best: Candidate, tokens_per_step: int,
         "lower_ns": sum(part.lower_ns for part in parts),
         "predicted_ns": step_ns,
         "upper_ns": sum(part.upper_ns for part in parts),
-        "memory_total": memory,
-        "fits": None if capacity is None else memory <= capacity,
+        "memory": memory,
+        "memory_total": total,
+        "fits": None if capacity is None else total <= capacity,
         "model_flops": flops,
         "mfu": flops / devices / best.plan.peak_flops_per_s / step_ns * 1e9,
         "flops_per_s_per_device": flops / devices / step_ns * 1e9,
@@ -306,7 +375,7 @@ def _campaign(question: Question, model: Model, devices: int, step_ns: int, toke
     return dataclasses.asdict(run)
 
 
-def _serving(question: Question, model: Model, chip: Chip) -> dict[str, Any]:
+def _serving(question: Question, model: Model, chip: Chip, assumed: list[str]) -> dict[str, Any]:
     weight_dtype = question.weight_dtype or model.dtype
     kv_dtype = question.kv_dtype or model.dtype
     context = question.prompt + question.answer
@@ -319,7 +388,10 @@ def _serving(question: Question, model: Model, chip: Chip) -> dict[str, Any]:
         context=context,
         weight_dtype=weight_dtype,
         kv_dtype=kv_dtype,
+        math_dtype=question.recipe.math_dtype,
         torus=search.slice_shape(chip, devices) if devices > 1 else None,
+        ranks_per_domain=_host_cards(chip, devices, assumed),
+        network_bytes_per_s=None if question.network_gb_per_s is None else question.network_gb_per_s * GB,
     )
     points = serving.frontier(server)
     share = published.reachable_share(chip.id, model.dtype) or 1.0

@@ -52,7 +52,7 @@ def _number(_: click.Context, option: click.Parameter, text: str | None) -> floa
         value = float(text[:-1]) * scale if scale else float(text)
     except ValueError:
         value = 0.0
-    if not value > 0:
+    if not 0 < value < float("inf"):
         raise click.BadParameter(f"{text!r} is no number such as 15T or 4194304", param=option)
     return value
 
@@ -72,13 +72,40 @@ def _number(_: click.Context, option: click.Parameter, text: str | None) -> floa
 @click.option("--checkpoint", type=click.FloatRange(0, min_open=True), help="Seconds that a checkpoint stops training.")
 @click.option("--restart", type=click.FloatRange(0), help="Seconds from a failure to the next new step.")
 @click.option("--network", type=click.FloatRange(0, min_open=True), help="A device's share of the network, GB/s.")
-@click.option("--recompute", type=click.Choice(["none", "selective", "full"]), default="none", show_default=True)
+@click.option(
+    "--recompute",
+    type=click.Choice(["none", "selective", "full"]),
+    default="none",
+    show_default=True,
+    help="Activations computed again: the attention core, or all of a layer. None: as little as fits.",
+)
 @click.option("--zero", type=click.IntRange(0, 3), default=0, help="ZeRO stage of data-parallel replicas.")
-@click.option("--schedule", default="1f1b", show_default=True, help="Pipeline schedule.")
+@click.option(
+    "--schedule",
+    default="1f1b",
+    show_default=True,
+    help="Of a pipeline: gpipe, 1f1b, interleaved, zero_bubble_h1, zero_bubble_h2 or dualpipe.",
+)
+@click.option("--virtual-stages", type=click.IntRange(1), default=1, show_default=True, help="With interleaved.")
 @click.option("--microbatches", type=click.IntRange(1), help="Of a replica in a step.")
-@click.option("--optimizer", default="adamw", show_default=True, help="Or adam8bit, sgd_momentum, adam_fp32.")
+@click.option("--context", default="ring", show_default=True, help="Of a context axis: ring, ulysses or all_gather.")
+@click.option("--async-tensor", is_flag=True, help="Tensor collectives run beside pieces of their products.")
+@click.option(
+    "--expert-skew",
+    type=click.FloatRange(1),
+    default=1,
+    show_default=True,
+    help="Tokens of the busiest rank over the mean.",
+)
+@click.option(
+    "--optimizer",
+    default="adamw",
+    show_default=True,
+    help="Or adam8bit, sgd_momentum, adam_fp32: 12, 6, 8, 8 bytes a weight.",
+)
+@click.option("--gradients", type=click.FloatRange(0, min_open=True), help="Bytes of a gradient; else as a weight.")
 @click.option("--math", "math_dtype", help="Dtype of matrix products, such as fp8; else the model's.")
-@click.option("--offload", multiple=True, help="To the host: optimizer, activations.")
+@click.option("--offload", multiple=True, help="To the host: optimizer, activations; may be given twice.")
 @click.option("--measured", type=click.FloatRange(0, min_open=True), help="TFLOP/s a device: can that be true?")
 @click.option("--scaling", is_flag=True, help="Also the best mesh of more and more devices.")
 @click.option("--serve", is_flag=True, help="Serve the model instead of training it.")
@@ -91,8 +118,9 @@ def _number(_: click.Context, option: click.Parameter, text: str | None) -> floa
 def plan(model: str, chip: str | None, mesh: str | None, out: Path | None, as_json: bool, **asked: Any) -> None:
     """Say what training or serving a model must cost, and on which mesh it is best, without any trace.
 
-    MODEL is a preset such as llama-3-70b, a Hugging Face config.json, or a manifest with [model], [mesh] and
-    tokens_per_step, as beside traces.
+    MODEL is a preset such as llama-3-70b, a Hugging Face config.json, a manifest with [model], [mesh] and
+    tokens_per_step, as beside traces, or numbers: layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256,seq=8192.
+    Numbers may follow one of the others to change it, as in llama-3-70b,lora_rank=16.
 
     Example: tracegap plan llama-3-70b --hardware h100_sxm --devices 512 --tokens 15T --price 2.5
     """
@@ -104,7 +132,12 @@ def plan(model: str, chip: str | None, mesh: str | None, out: Path | None, as_js
         zero=asked["zero"],
         recompute=asked["recompute"],
         schedule=asked["schedule"],
+        virtual_stages=asked["virtual_stages"],
         microbatches=asked["microbatches"],
+        context=asked["context"],
+        async_tensor=asked["async_tensor"],
+        expert_skew=asked["expert_skew"],
+        gradient_bytes=asked["gradients"],
         optimizer=asked["optimizer"],
         math_dtype=asked["math_dtype"],
         offload=tuple(asked["offload"]),

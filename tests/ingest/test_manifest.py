@@ -112,3 +112,18 @@ def test_the_documented_manifest_is_read(tmp_path):
     assert read.run == "2026-11-30"
     assert model_of(read.model).params > 7e9
     assert read.config == {"ddp.bucket_cap_mb": 25}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[mesh]\ndata = 0\nfsdp = 1.5", "mesh.data is 0, a number of ranks from 1 on is expected; mesh.fsdp is 1.5"),
+        ("[topology]\ntorus = 4", r"topology.torus is 4, chips an axis, such as \[4, 4, 4\], is expected"),
+        ("[topology]\nwraps = [true]", "unknown key 'topology.wraps', known are ranks_per_domain, torus, wrap"),
+        ("[topology]\nwrap = [1, 0]", r"topology.wrap is \[1, 0\], true or false an axis is expected"),
+    ],
+)
+def test_a_wrong_mesh_or_topology_is_named(tmp_path, text, says):
+    (tmp_path / "manifest.toml").write_text(text)
+    with pytest.raises(TraceError, match=says):
+        manifest.load(tmp_path / "manifest.toml")

@@ -76,6 +76,12 @@ def test_the_fewest_devices_fit_and_half_of_them_do_not():
     assert search.rank(LLAMA, H100, fewest, BATCH).candidates
     assert not search.rank(LLAMA, H100, fewest // 2, BATCH).candidates
     assert search.fewest_devices(LLAMA, H100, BATCH, most=8) is None
+    # 405.9e9 x 16 bytes are 6.49 TB, 81.2 of 80 GB: twelve nodes of eight, no power of two
+    large = presets.get("llama-3.1-405b").model
+    assert search.fewest_devices(large, H100, BATCH) == 96
+    assert not any(search.first_fit(large, H100, m, BATCH, Recipe()) for m in search.meshes(large, H100, 88, BATCH))
+    # slices of a torus double
+    assert search.fewest_devices(large, V5P, BATCH) in (64, 128)
 
 
 def test_the_scaling_book_chapter_6_and_12():

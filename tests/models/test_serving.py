@@ -52,7 +52,7 @@ def test_the_scaling_book_chapter_8():
 def test_int4_weights_are_multiplied_in_bf16():
     assert book(4, "int4").flops_per_s == 4 * 197e12
     assert Server(model=LLAMA, chip=V5E, devices=4, context=1, weight_dtype="int8").flops_per_s == 4 * 394e12
-    with pytest.raises(NoFormula, match="no peak of v100_sxm2_16 for int8 or bf16"):
+    with pytest.raises(NoFormula, match=r"no int8 or bf16 peak of v100_sxm2_16 .* it has fp64, fp32, fp16"):
         _ = Server(
             model=LLAMA, chip=hardware.get("v100_sxm2_16"), devices=1, context=1, weight_dtype="int8"
         ).flops_per_s
@@ -100,6 +100,28 @@ def test_speculation_pays_while_verifying_is_memory_bound():
     assert at_one == pytest.approx(2.8013, rel=1e-3)  # Leviathan et al.: verifying is free
     # 5 x 512 tokens are far above v5e's critical batch
     assert serving.speculate(server, 512, accept=0.8, draft_len=4, draft_cost=0.05) < at_one
+
+
+def test_speculation_pays_less_where_more_tokens_touch_more_experts():
+    """Of 8 experts with 2 a token, five tokens touch 1 - (3/4)^5 of them, one 1/4: the rest of the weights is small."""
+    model = presets.get("mixtral-8x7b").model
+    server = Server(model=model, chip=hardware.get("h200"), devices=1, context=1024)
+    experts = 3 * 32 * 8 * 4096 * 14336
+    others = model.params - experts - 32000 * 4096  # the table that is looked up in is not read
+    plain, verified = (others + experts * (1 - (3 / 4) ** n) for n in (1, 5))
+    cache = 2 * 32 * 8 * 128 * 1024
+    gain = serving.speculate(server, 1, accept=0.8, draft_len=4, draft_cost=0.05)
+    assert gain == pytest.approx(3.3616 / (0.2 + (verified + cache) / (plain + cache)), rel=1e-4)
+    dense = Server(model=LLAMA, chip=hardware.get("h200"), devices=2, context=1024)
+    assert gain < 1.5 < serving.speculate(dense, 1, accept=0.8, draft_len=4, draft_cost=0.05)
+
+
+def test_a_state_is_read_and_written_in_each_step():
+    model = presets.get("mamba-2.8b").model
+    server = Server(model=model, chip=V5E, devices=1, context=1024)
+    # 64 layers of 5120 channels, 16 values of state and 3 of convolution each
+    assert serving.decode(server, 1).cache_s == pytest.approx(2 * 64 * 5120 * 19 * 2 / 819e9)
+    assert server.cache_bytes == 64 * 5120 * 19 * 2
 
 
 def test_a_state_needs_no_room_for_longer_texts():

@@ -78,6 +78,28 @@ def test_a_manifest_has_its_own_mesh(tmp_path):
     assert (lacking.exit_code, "tokens_per_step" in lacking.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ('[mesh]\ndata = "many"', "mesh.data: got 'many'; a number of ranks"),
+        ('[topology]\nranks_per_domain = "all"', "topology.ranks_per_domain: got 'all'; a number of ranks"),
+        ("[topology]\ntorus = 4", "topology.torus: got 4; chips an axis"),
+        ("[topology]\nwrap = [1]", "topology.wrap: got [1]; true or false an axis"),
+        ("[topology]\nnodes = 4", "topology.nodes: got 4; known are ranks_per_domain, torus, wrap"),
+    ],
+)
+def test_wrong_places_in_a_manifest_are_a_line(tmp_path, wrong, words):
+    manifest = tmp_path / "manifest.toml"
+    manifest.write_text(MANIFEST.partition("[mesh]")[0] + wrong)
+    got = run(manifest)
+    assert (got.exit_code, words in got.stderr) == (3, True), got.stderr
+
+
+def test_more_replicas_than_sequences_are_said():
+    said = asked("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "fsdp=1024")
+    assert "replicas share sequences, 512 for 1,024" in said["assumed"][-1]
+
+
 def test_the_recipe_is_kept():
     mesh = ("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "fsdp=8")
     plain = asked(*mesh)
@@ -87,6 +109,20 @@ def test_the_recipe_is_kept():
     assert (thin["recipe"]["optimizer"], thin["recipe"]["recompute"]) == ("adam8bit", "full")
     wrong = run(*mesh, "--offload", "weights")
     assert (wrong.exit_code, "known are optimizer, activations" in wrong.stderr) == (2, True)
+
+
+def test_schedules_and_exchanges_of_a_mesh_can_be_asked_for():
+    mesh = ("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "pipeline=4,context=2", "--microbatches", 8)
+    plain = asked(*mesh)
+    woven = asked(*mesh, "--schedule", "interleaved", "--virtual-stages", 4)
+    # (p - 1) / (v m) of the arithmetic
+    assert plain["bubble_ns"] == pytest.approx(plain["compute_ns"] * 3 / 8, rel=1e-6)
+    assert woven["bubble_ns"] == pytest.approx(plain["compute_ns"] * 3 / 32, rel=1e-6)
+    assert asked(*mesh, "--gradients", 4)["memory"]["gradients"] == 2 * plain["memory"]["gradients"]
+    kinds = {t["collective"] for t in asked(*mesh, "--context", "ulysses")["traffic"] if t["axis"] == "context"}
+    assert "all_to_all" in kinds
+    wrong = run(*mesh, "--virtual-stages", 4)
+    assert (wrong.exit_code, "need the schedule interleaved, not 1f1b" in wrong.stderr) == (2, True)
 
 
 def test_a_config_json_is_read_with_a_usual_sequence(tmp_path):
@@ -110,6 +146,29 @@ def test_a_server():
     screen = run("mixtral-8x7b", "--hardware", "h100_sxm", "--serve").output
     for words in ("prefill", "speculation", "tokens/s a device"):
         assert words in screen
+
+
+def test_cards_without_links_sit_eight_a_host():
+    """Sixteen cards on PCIe are two hosts, whose network nobody knows; eight of one host send over 64 GB/s or less."""
+    plain = ("llama-3-8b", "--hardware", "l40s", "--mesh")
+    assert "say it with --network" in run(*plain, "fsdp=16").stderr
+    wide = asked(*plain, "fsdp=16", "--network", 12.5)
+    assert wide["assumed"][-1].startswith("8 cards a host")
+    assert "network 12.5 GB/s a device" in wide["traffic"][0]["fabric"]
+    host = asked(*plain, "fsdp=8")
+    assert (host["assumed"], host["traffic"][0]["fabric"]) == (wide["assumed"][:1], "PCIe, 32.0 GB/s")
+    pair = asked("llama-3-8b", "--hardware", "a100_pcie_80", "--mesh", "fsdp=4,tensor=2")["traffic"]
+    assert {t["axis"]: t["fabric"] for t in pair} == {"fsdp": "PCIe, 32.0 GB/s", "tensor": "switch, 300 GB/s"}
+
+
+def test_a_server_over_a_network_that_the_catalogue_does_not_know():
+    served = ("llama-3-70b", "--hardware", "l4", "--serve", "--devices", 16)
+    assert "say it with --network" in run(*served).stderr
+    slow, fast = (asked(*served, "--network", rate)["serving"] for rate in (1.25, 12.5))
+    assert slow["points"][0]["comm_s"] > fast["points"][0]["comm_s"]
+    # a prompt's cache: 8,192 tokens of 320 KiB over 16 shares
+    moved = 8192 * 2 * 80 * 8 * 128 * 2 / 16
+    assert slow["disaggregation"]["transfer_s"] == pytest.approx(moved / 1.25e9)
 
 
 def test_what_people_reach_and_what_cannot_be():
@@ -138,19 +197,64 @@ def test_the_slowest_of_several_parts_counts():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["llama-3-70b"], "lacks hardware (or --hardware)"),
+        (["llama-3-70b"], "llama-3-70b lacks hardware (or --hardware)"),
         (["llama-9", "--hardware", "h100_sxm"], "no model 'llama-9' among the presets"),
         (["nothing.json", "--hardware", "h100_sxm"], "nothing.json: no such file"),
         (["llama-3-70b", "--hardware", "h100"], "no chip 'h100'"),
+        (["llama-3-70b", "--hardware", "h100_sxm,tpu_v5p"], "h100_sxm (gpu) and tpu_v5p (tpu) share no job"),
         (["llama-3-70b", "--hardware", "h100_sxm", "--tokens", "many"], "'many' is no number such as 15T"),
         (["llama-3-70b", "--hardware", "h100_sxm", "--mesh", "fsdp"], "write it as fsdp=16,tensor=8"),
+        (["llama-3-70b", "--hardware", "h100_sxm", "--mesh", "fsdp=8,fsdp=2"], "axis fsdp comes twice"),
+        (["llama-3-70b", "--hardware", "h100_sxm", "--batch-tokens", "1e999"], "'1e999' is no number such as 15T"),
         (["llama-3-70b", "--hardware", "v100_sxm2_32", "--mesh", "fsdp=64"], "no bf16 peak of v100_sxm2_32"),
+        (["llama-3-70b", "--hardware", "v100_sxm2_32", "--mesh", "fsdp=64"], "it has fp64, fp32, fp16: name one"),
+        (["llama-3-8b", "--hardware", "h100_sxm", "--batch-tokens", 100], "does not hold one sequence of 8,192"),
+        (["llama-3-8b", "--hardware", "h100_sxm", "--math", "int3"], "math dtype 'int3': known are fp64"),
+        (["llama-3-8b", "--hardware", "h100_sxm", "--serve", "--weights", "w4"], "weights in 'w4': known are fp64"),
+        (["llama-3-8b", "--hardware", "h100_sxm", "--serve", "--kv", "w4"], "cache in 'w4': known are fp64"),
+        (["llama-3-8b,depth=3", "--hardware", "h100_sxm"], "'depth' is no number of a model; known are layers"),
+        (["layers=3,hidden=64", "--hardware", "h100_sxm"], "the description lacks heads, ffn, vocab, seq"),
     ],
 )
 def test_what_cannot_be_answered_is_a_line(arguments, words):
     got = run(*arguments)
     assert got.exit_code == 2
     assert words in got.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_hidden_layers": "many"}, "config.json: layers = 'many' in the model description: a whole number from 1"),
+        ({"num_hidden_layers": -2}, "config.json: layers = -2 in the model description: a whole number from 1 on"),
+        ({"num_attention_heads": 0}, "config.json: kv_heads = 8 in the model description: more than the 0"),
+        ({"num_attention_heads": 0, "num_key_value_heads": None}, "heads = 0 in the model description"),
+        ({"num_attention_heads": 48}, "config.json: 48 heads do not divide hidden = 4096"),
+        ({"hidden_act": ["silu"]}, "config.json: config.json of a llama: a value is not of the type"),
+        ({"num_hidden_layers": None, "vocab_size": None}, "config.json of a llama lacks num_hidden_layers, vocab_size"),
+    ],
+)
+def test_a_wrong_config_json_is_a_line(tmp_path, changes, words):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | changes))
+    got = run(tmp_path / "config.json", "--hardware", "h100_sxm")
+    assert (got.exit_code, words in got.stderr) == (2, True), got.stderr
+
+
+def test_numbers_are_a_model_and_change_others():
+    numbers = "layers=80,hidden=8192,heads=64,kv_heads=8,ffn=28672,vocab=128256,norm=rms"
+    said = asked(f"{numbers},seq=8192", "--hardware", "h100_sxm", "--devices", 512)
+    named = asked("llama-3-70b", "--hardware", "h100_sxm", "--devices", 512)
+    assert said["source"] == "numbers as given"
+    for key in ("params", "predicted_ns", "memory", "ranking"):
+        assert said[key] == named[key]
+    assert asked(numbers, "--seq", 4096, "--hardware", "h100_sxm", "--devices", 512)["seq"] == 4096
+    thin = asked("llama-3-70b, lora_rank=16", "--hardware", "h100_sxm", "--mesh", "fsdp=64")
+    whole = asked("llama-3-70b", "--hardware", "h100_sxm", "--mesh", "fsdp=64")
+    # LoRA beside each of seven matrices a layer: rank x (rows + columns); all else has no gradient
+    d, kv, f = 8192, 1024, 28672
+    trained = 16 * 80 * (2 * (d + d) + 2 * (d + kv) + 3 * (d + f))
+    assert thin["params"] - whole["params"] == trained
+    assert thin["memory"]["optimizer"] == pytest.approx(12 * trained / 64)
 
 
 def test_too_few_devices_are_said_so(tmp_path):
@@ -169,6 +273,10 @@ def test_a_page_has_a_chart_of_each(tmp_path):
     assert list(sections) == ["memory", "time", "meshes", "scaling"]
     times = {row["what"] for row in sections["time"].figures[0].table.to_dicts()}
     assert times >= {"compute", "optimizer"}
+    curve = dict(sections["scaling"].figures[0].table.select("devices", "ns").rows())
+    assert curve[64] == result["predicted_ns"]
+    alone_ns = 6 * 8.03e9 * 2**22 / 989.4e12 / result["reachable_share"] * 1e9  # attention and the head left out
+    assert all(ns * devices > alone_ns for devices, ns in curve.items())
     drawn = sections["memory"].figures[0].table["bytes"].sum()
     assert drawn == pytest.approx(result["memory_total"])
     text = page.render_plan(result, tmp_path / "plan.html").read_text()
@@ -177,6 +285,19 @@ def test_a_page_has_a_chart_of_each(tmp_path):
     served = answer(Question(model="llama-3-8b", hardware="h100_sxm", serve=True))
     assert list(plan_page.describe(served)["sections"]) == ["frontier"]
     assert "Throughput against latency" in page.render_plan(served, tmp_path / "serve.html").read_text()
+
+
+def test_a_page_sets_a_measured_rate_beside_what_people_reach():
+    question = Question(model="llama-3-8b", hardware="h100_sxm", devices=8, measured_tflops=420)
+    numbers = {name: (value, aside) for name, value, aside in plan_page.describe(answer(question))["numbers"]}
+    assert numbers["your rate"] == ("420 TFLOP/s", "a device: plausible")
+    assert numbers["MFU to expect"][1].endswith("a device; people reach 380 to 430")
+
+
+def test_traffic_of_experts_is_told_from_that_of_the_rest():
+    shown = run("mixtral-8x7b", "--hardware", "h100_sxm", "--mesh", "fsdp=16").output
+    assert "all_gather on fsdp (experts)" in shown
+    assert "all_gather on fsdp (the rest)" in shown
 
 
 def test_the_rows_of_the_screen_are_text():
@@ -197,6 +318,16 @@ def test_towers_of_a_manifest(tmp_path):
     assert tower["mesh"] == {"data": 4}
     assert said["predicted_ns"] > tower["predicted_ns"] > 0
     assert said["params"] == model.params > tower["params"]
+    assert said["memory_total"] == pytest.approx(sum(said["memory"].values()))
+    alone = text | {"towers": {}}
+    (tmp_path / "a.json").write_text(
+        json.dumps({"model": alone, "tokens_per_step": 6400, "hardware": "h100_sxm", "mesh": {"fsdp": 2, "tensor": 2}})
+    )
+    for part in ("weights", "gradients", "optimizer", "activations"):
+        alone_too = asked(tmp_path / "a.json")["memory"][part] + tower["memory"][part]
+        assert said["memory"][part] == pytest.approx(alone_too)
+    # the tower's table ends in a projection of 64 x 128, which lies with it
+    assert tower["params"] == model_of(vision).params + 64 * 128 == model.params - model_of(alone).params
     text["towers"]["vision"]["mesh"] = {"tensor": 4}
     (tmp_path / "m.json").write_text(
         json.dumps({"model": text, "tokens_per_step": 6400, "hardware": "h100_sxm", "mesh": {"fsdp": 2, "tensor": 2}})
