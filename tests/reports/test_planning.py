@@ -81,11 +81,11 @@ def test_a_manifest_has_its_own_mesh(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ('[mesh]\ndata = "many"', "mesh.data: got 'many'; a number of ranks"),
-        ('[topology]\nranks_per_domain = "all"', "topology.ranks_per_domain: got 'all'; a number of ranks"),
-        ("[topology]\ntorus = 4", "topology.torus: got 4; chips an axis"),
-        ("[topology]\nwrap = [1]", "topology.wrap: got [1]; true or false an axis"),
-        ("[topology]\nnodes = 4", "topology.nodes: got 4; known are ranks_per_domain, torus, wrap"),
+        ('[mesh]\ndata = "many"', "mesh.data is 'many', a number of ranks"),
+        ('[topology]\nranks_per_domain = "all"', "topology.ranks_per_domain is 'all', a number of ranks"),
+        ("[topology]\ntorus = 4", "topology.torus is 4, chips an axis"),
+        ("[topology]\nwrap = [1]", "topology.wrap is [1], true or false an axis"),
+        ("[topology]\nnodes = 4", "unknown key 'topology.nodes', known are ranks_per_domain, torus, wrap"),
     ],
 )
 def test_wrong_places_in_a_manifest_are_a_line(tmp_path, wrong, words):
