@@ -16,7 +16,8 @@ from typing import Any
 def running(commands: list[list[str]], **pipes: Any) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Processes, each with a module's name and its arguments; they are gone when the block ends.
 
-    `pipes` are those of `subprocess.Popen`. What a process writes to its standard error is lost.
+    Fewer where the system starts no more of them. `pipes` are those of `subprocess.Popen`. What a process writes to its
+    standard error is lost.
     """
     # Threads for linear algebra, of which there is none here, would cost a fifth of the start.
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
@@ -25,7 +26,10 @@ def running(commands: list[list[str]], **pipes: Any) -> Iterator[list[subprocess
         for command in commands:
             # -P: a file beside the user's traces must not pass for one of our modules
             words = [sys.executable, "-P", "-m", *command]
-            started.append(subprocess.Popen(words, env=env, stderr=subprocess.DEVNULL, **pipes))  # noqa: S603 (ours)
+            try:
+                started.append(subprocess.Popen(words, env=env, stderr=subprocess.DEVNULL, **pipes))  # noqa: S603 (ours)
+            except OSError:
+                break
         yield started
     finally:
         for process in started:

@@ -65,6 +65,8 @@ def _together(path: Path, processes: int) -> tuple[KinetoText, Collector]:
         ]
         share = Share(0, processes)
         with running(commands) as others:
+            if len(others) < len(commands):
+                raise UnusualText
             text, collected = _collect(path, Collector(), share)
             # A process that failed for another reason (memory, say) is no reason to fail: one alone tells what is wrong.
             if text.issues.by_code or any(other.wait() for other in others):

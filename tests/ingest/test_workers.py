@@ -11,6 +11,7 @@ import pytest
 
 from tracegap.ingest import pipeline, store
 from tracegap.ingest.errors import InputError
+from tracegap.ingest.readers import _kineto_share
 from tracegap.ingest.schema import TABLES
 from tracegap.ingest.trace import Trace
 from tracegap.ingest.workers import BIG_BYTES, reading_ahead
@@ -90,3 +91,12 @@ def test_a_main_module_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "once\n['ok', 'ok']\n"
     assert done.stderr == ""
+
+
+def test_where_no_process_can_be_started_this_one_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in (0, 1):
+        large_trace(tmp_path / "job", rank)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    monkeypatch.setattr(_kineto_share, "SHARED_BYTES", 1)
+    assert len(tables(tmp_path, "s.duckdb", 2)["traces"]) == 2
+    assert len(pipeline.read_trace(tmp_path / "job" / "rank0.json", 2).host_events) > 0
