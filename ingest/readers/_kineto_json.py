@@ -8,11 +8,10 @@ import bisect
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal
 from enum import Enum
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -20,12 +19,12 @@ from numpy.typing import NDArray
 
 from tracegap.ingest.errors import TraceError
 from tracegap.ingest.issues import Issues
-from tracegap.ingest.readers._kineto_schema import Event, Times, UsualEvent
+from tracegap.ingest.readers._kineto_schema import Event, UsualEvent
+from tracegap.ingest.readers._kineto_text import BOUNDARY, Text
+from tracegap.ingest.readers._kineto_times import Spans, double_times, exact_times
 
 BLOCK_BYTES = 1 << 19  # measured: 256 to 512 KiB is fastest, 8 MiB takes twice as long
 HEAD_LIMIT_BYTES = 1 << 26  # metadata before the events; beyond that it is another kind of file
-EXACT_DOUBLE_US = float(2**43)  # above, a double does not tell nanoseconds apart
-SUBNANOSECOND_US = float(2**32)  # below, a double also holds a thousandth of a nanosecond
 _INNER_BOUNDARIES = 64  # how many objects in lists inside one event are told from the start of the next
 _OVERLAP_BYTES = 64  # a boundary with its white space may lie across two reads
 _BETWEEN = b" \t\r\n,"
@@ -34,12 +33,9 @@ _BETWEEN = b" \t\r\n,"
 _USUAL_EVENTS = msgspec.json.Decoder(list[UsualEvent])
 _EVENTS = msgspec.json.Decoder(list[Event])
 _EVENT = msgspec.json.Decoder(Event)
-_TIMES = msgspec.json.Decoder(list[Times])
-_TIME = msgspec.json.Decoder(Times)
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 _START = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*")')
 _EVENT_END = re.compile(rb"\}\s*,")
 _LIST_END = re.compile(rb"\}\s*(?=\])")
 _SECOND_DOCUMENT = re.compile(rb'"(?:traceEvents|schemaVersion|deviceProperties)"\s*:')
@@ -51,15 +47,6 @@ _STRING_OR_NONFINITE = re.compile(
 )
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 _BAD_ESCAPE = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
-
-
-class Spans(NamedTuple):
-    """Times of some events in whole nanoseconds of the file's own clock, and which have them."""
-
-    start_ns: NDArray[np.int64]
-    dur_ns: NDArray[np.int64]
-    has_start: NDArray[np.bool_]
-    has_dur: NDArray[np.bool_]
 
 
 @dataclass(slots=True)
@@ -76,137 +63,7 @@ class Block:
 
         Where doubles would lose digits or the times are strings, they are taken from the text as decimals.
         """
-        return _double_times(events) or _exact_times(self.text, rows)
-
-
-def _text_ns(text: bytes) -> Decimal | None:
-    """Nanoseconds of a JSON number or string of microseconds, exactly; None where it is no finite number."""
-    try:
-        value = Decimal(text.strip(b'" \t\r\n').decode("ascii", "replace")).scaleb(3)
-    except ArithmeticError:
-        return None
-    return value if value.is_finite() and abs(value) < 2**62 else None
-
-
-def _exact_times(text: bytes | memoryview, rows: NDArray[np.int64]) -> Spans:
-    try:
-        raws = _TIMES.decode(text)
-    except msgspec.ValidationError:  # an entry that is no object has no times either
-        raws = [_one_time(bytes(raw)) for raw in _RAWS.decode(text)]
-    n = len(rows)
-    found = Spans(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
-    for i, row in enumerate(rows.tolist()):
-        start, dur = _text_ns(bytes(raws[row].ts)), _text_ns(bytes(raws[row].dur))
-        if start is not None:
-            found.start_ns[i], found.has_start[i] = round(start), True
-        if dur is not None:
-            found.dur_ns[i], found.has_dur[i] = round((start or 0) + dur) - found.start_ns[i], True
-    return found
-
-
-def _one_time(entry: bytes) -> Times:
-    try:
-        return _TIME.decode(entry)
-    except msgspec.ValidationError:
-        return Times()
-
-
-def _doubles(values: list[Any]) -> NDArray[np.float64] | None:
-    """Numbers as doubles, NaN for None; None where one is no number."""
-    try:
-        return np.fromiter(values, np.float64, len(values))
-    except (TypeError, ValueError, OverflowError):
-        return np.array(values, np.float64) if {*map(type, values)} <= {int, float, type(None)} else None
-
-
-def _double_times(events: list[Event]) -> Spans | None:
-    """Times of events as far as doubles tell them exactly, else None."""
-    ts, dur = [e.ts for e in events], [e.dur for e in events]
-    if (start_us := _doubles(ts)) is None or (dur_us := _doubles(dur)) is None:
-        return None
-    has_start, has_dur = np.isfinite(start_us), np.isfinite(dur_us)
-    if not has_start.all():
-        start_us = np.where(has_start, start_us, 0.0)
-    if not has_dur.all():
-        dur_us = np.where(has_dur, dur_us, 0.0)
-    largest = max(np.abs(start_us).max(initial=0.0), np.abs(dur_us).max(initial=0.0))
-    if largest >= EXACT_DOUBLE_US and (largest >= 2.0**52 or {*map(type, ts), *map(type, dur)} - {int, type(None)}):
-        return None
-    whole = np.floor(start_us)
-    fraction_ns = (start_us - whole) * 1000.0
-    start_ns = np.rint(fraction_ns)
-    # What lies below a nanosecond in the start moves the end as well, where a double can still hold it.
-    rest = np.where(np.abs(start_us) < SUBNANOSECOND_US, fraction_ns - start_ns, 0.0)
-    whole_dur = np.floor(dur_us)
-    dur_ns = np.rint((dur_us - whole_dur) * 1000.0 + rest)
-    return Spans(
-        whole.astype(np.int64) * 1000 + start_ns.astype(np.int64),
-        whole_dur.astype(np.int64) * 1000 + dur_ns.astype(np.int64),
-        has_start,
-        has_dur,
-    )
-
-
-class _Text:
-    """Text between the file and the decoder, behind one spare byte for the bracket that makes events an array.
-
-    It stays in one place that is filled anew: fresh memory for each block costs half as much as decoding it.
-    """
-
-    def __init__(self, text: bytes, block_bytes: int) -> None:
-        self._bytes = bytearray(1 + len(text) + 2 * block_bytes)
-        self._end = 1
-        self._block_bytes = block_bytes
-        self.put(text)
-
-    def __len__(self) -> int:
-        return self._end - 1
-
-    def put(self, text: bytes) -> None:
-        """Replaces all text."""
-        self._room(len(text) + 1)
-        self._bytes[1 : len(text) + 1] = text
-        self._end = len(text) + 1
-
-    def _room(self, size: int) -> None:
-        if size > len(self._bytes):
-            grown = bytearray(2 * size)  # a new one: blocks that still live point into the old
-            grown[: self._end] = memoryview(self._bytes)[: self._end]
-            self._bytes = grown
-
-    def more(self, read_into: Callable[[memoryview], int], size: int) -> int:
-        """Reads up to `size` bytes more; how many they are."""
-        self._room(self._end + size)
-        read = read_into(memoryview(self._bytes)[self._end : self._end + size])
-        self._end += read
-        return read
-
-    def last_boundary(self, searched: int) -> tuple[int, int] | None:
-        """The last place from `searched` on that looks like the end of one event and the start of the next."""
-        if len(self) < self._block_bytes:
-            return None
-        for window in (1 << 13, 1 << 16, len(self)):
-            found = None
-            for found in _BOUNDARY.finditer(self._bytes, max(1 + searched, self._end - window), self._end):  # noqa: B007
-                pass
-            if found:
-                return found.start(), found.end() - 1
-        return None
-
-    def array(self, length: int) -> memoryview:
-        """The first `length` bytes and what follows them as a JSON array; that byte is gone."""
-        self._bytes[0], self._bytes[length + 1] = ord("["), ord("]")
-        return memoryview(self._bytes)[: length + 2]
-
-    def text(self, start: int = 0, end: int | None = None) -> bytes:
-        """A part as bytes of its own."""
-        return bytes(memoryview(self._bytes)[1 + start : self._end if end is None else 1 + end])
-
-    def drop(self, length: int) -> None:
-        """Takes the first bytes away."""
-        left = self._bytes[1 + length : self._end]
-        self._bytes[1 : 1 + len(left)] = left
-        self._end = 1 + len(left)
+        return double_times(events) or exact_times(self.text, rows)
 
 
 class UnusualText(Exception):
@@ -269,7 +126,7 @@ class KinetoText:
     def blocks(self) -> Iterator[Block]:
         """All whole events. Raises `TraceError` (foreign, empty, truncated, interleaved) if there can be none."""
         head, first = self._find_events()
-        text = _Text(first, self.block_bytes)
+        text = Text(first, self.block_bytes)
         offset, searched, closed = len(head), 0, False
         while not closed:
             cut = text.last_boundary(searched)
@@ -305,7 +162,7 @@ class KinetoText:
             break
         self._finish(head, text.text() if closed else None, offset)
 
-    def _usual(self, text: _Text, end: int) -> Block | None:
+    def _usual(self, text: Text, end: int) -> Block | None:
         """The events in the first `end` bytes, if they are what the profiler usually writes."""
         separator = text.text(end, end + 1)
         array = text.array(end)
@@ -513,7 +370,7 @@ class KinetoText:
 
     def _good_prefix(self, text: bytes, blocks: list[Block], *, last: bool) -> int:
         """Decodes what stands before the first damaged or unfinished event; where that begins."""
-        bounds = [0, *(m.end() for m in _BOUNDARY.finditer(text))]
+        bounds = [0, *(m.end() for m in BOUNDARY.finditer(text))]
         at = bisect.bisect_left(range(len(bounds)), True, key=lambda i: not _decodes(text[: bounds[i]])) - 1
         start = bounds[at]
         if not start:  # objects in lists inside the first event look like boundaries too
@@ -528,7 +385,7 @@ class KinetoText:
 
     def _resume(self, text: bytes, *, last: bool) -> int | None:
         """Where a damaged event that `text` begins with is over."""
-        if boundary := _BOUNDARY.search(text):
+        if boundary := BOUNDARY.search(text):
             return boundary.end()
         for end in _LIST_END.finditer(text) if last else ():
             tail = text[end.end() + 1 :]
