@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from tracegap.models import footprint
+from tracegap.models import division, footprint
 from tracegap.models.architecture import Model
 from tracegap.models.errors import NoFormula
 from tracegap.models.hardware import Chip
 from tracegap.models.mesh import Links, sizes
-from tracegap.models.plan import Plan, default_microbatches, plan
+from tracegap.models.plan import Plan, default_microbatches, microbatch_tokens, plan
 from tracegap.models.recipe import Recipe, Step
 
 SHORTEST_PIECE = 4096
@@ -69,7 +69,7 @@ def _meshes(
 ) -> Iterator[dict[str, int]]:
     sequences = tokens_per_step / (model.seq or 1)
     domain = (chip.scaleup_max_domain or 1) * chip.trace_devices_per_package
-    head_ways = model.heads or model.inner or 1
+    head_ways = division.head_ways(model)
     longest = (model.seq or 0) // SHORTEST_PIECE if model.attention_layers else 1
     for tensor in (n for n in _divisors(devices) if n <= min(domain, MAX_TENSOR) and head_ways % n == 0):
         for pipeline in (n for n in _divisors(devices // tensor) if _fills(model, n)):
@@ -85,7 +85,7 @@ def _meshes(
 
 
 def _fills(model: Model, stages: int) -> bool:
-    """Whether each stage of a pipeline has a layer, the longest of them ceil(L/p)."""
+    """Whether stages of ceil(L/p) layers, the longest, leave some for the last: others idle more than they need."""
     layers = model.layers + model.encoder_layers
     return stages == 1 or -(-layers // stages) * (stages - 1) < layers
 
@@ -127,7 +127,7 @@ def recipes(model: Model, mesh: Mapping[str, int], tokens_per_step: int, base: R
     """
     size = sizes(mesh)
     zero = max(base.zero, 1) if size.replicas(expert=False) > 1 else base.zero
-    sequences = max(1, int(tokens_per_step // size.batch_ways // (model.seq or 1)))
+    sequences = division.busiest_sequences(model, size, tokens_per_step)
     start = base.microbatches or default_microbatches(model, size, tokens_per_step)
     counts = [start] if base.microbatches else [m for m in _divisors(sequences) if m >= start]
     depths = [base.recompute] if base.recompute != "none" else ["none", "full"]
@@ -155,7 +155,7 @@ def first_fit(model: Model, chip: Chip, mesh: Mapping[str, int], tokens_per_step
         if kind in found:
             continue
         microbatches = recipe.microbatches or 1
-        tokens = tokens_per_step / size.token_ways / microbatches
+        tokens = microbatch_tokens(model, size, tokens_per_step, microbatches)
         step = Step(model=model, mesh=mesh, size=size, recipe=recipe, tokens=tokens, microbatches=microbatches)
         if capacity is None or footprint.memory(step, context_bytes=context_bytes).total <= capacity:
             found[kind] = recipe

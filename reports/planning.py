@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -224,11 +226,6 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
     mesh = question.mesh or (None if question.devices else described.mesh)
     if mesh is None and question.devices is None and described.world_size:
         mesh = {"data": described.world_size}
-    sequences = tokens_per_step // (model.seq or 1)
-    if mesh and sizes(mesh).batch_ways > sequences:
-        assumed.append(
-            f"replicas share sequences, {sequences:,} for {sizes(mesh).batch_ways:,}: what attention then sends is left out"
-        )
     fewest = search.fewest_devices(model, chip, tokens_per_step, question.recipe)
     devices = sizes(mesh).devices if mesh else question.devices or fewest
     links = Links(
@@ -267,6 +264,7 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         candidates = []
     if candidates:
         best = candidates[0]
+        assumed.extend(_dealt(model, best.plan, tokens_per_step))
         out |= _plan(best.plan) | {"params": model.params, "recipe": dataclasses.asdict(best.recipe)}
         if model.towers:
             out |= _towers(subject, chip, best, tokens_per_step, links)
@@ -281,6 +279,19 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         points = [known.get(point.plan.devices, point) for point in curve.points]
         out["scaling"] = {"limit": curve.limit, "points": [_candidate(point) for point in points]}
     return out
+
+
+def _dealt(model: Model, found: Plan, tokens_per_step: int) -> Iterator[str]:
+    """What is assumed where the sequences of a step do not divide over the replicas."""
+    sequences, replicas = tokens_per_step / (model.seq or 1), sizes(found.mesh).batch_ways
+    if found.busiest <= 1:
+        return
+    if sequences <= replicas - 1:
+        idle = replicas - ceil(sequences)
+        yield f"{ceil(sequences):,} sequences for {replicas:,} replicas: {idle:,} idle while the others take one each"
+    else:
+        most = ceil(sequences / replicas)
+        yield f"{sequences:,.1f} sequences over {replicas:,} replicas: the step waits for the busiest, which has {most:,}"
 
 
 def _host_cards(chip: Chip, devices: int | None, assumed: list[str]) -> int | None:

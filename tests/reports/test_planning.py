@@ -95,9 +95,17 @@ def test_wrong_places_in_a_manifest_are_a_line(tmp_path, wrong, words):
     assert (got.exit_code, words in got.stderr) == (3, True), got.stderr
 
 
-def test_more_replicas_than_sequences_are_said():
+def test_sequences_that_do_not_divide_are_said():
     said = asked("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "fsdp=1024")
-    assert "replicas share sequences, 512 for 1,024" in said["assumed"][-1]
+    assert said["assumed"][-1] == "512 sequences for 1,024 replicas: 512 idle while the others take one each"
+    # As long as on the 512 that have one, but for the wider gathers
+    half = asked("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "fsdp=512")
+    assert (said["compute_ns"], len(half["assumed"])) == (half["compute_ns"], 1)
+    pod = asked(
+        "llama-3-70b", "--hardware", "tpu_v5p", "--batch-tokens", "4M", "--mesh", "data=280,context=2,tensor=16"
+    )
+    assert pod["assumed"][-1] == "488.3 sequences over 280 replicas: the step waits for the busiest, which has 2"
+    assert pod["tokens_per_microbatch"] * pod["microbatches"] == 2 * 8192 / 2
 
 
 def test_the_recipe_is_kept():
