@@ -73,6 +73,8 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         human(r["memory_total"], "B"),
         _FITS[r["fits"]] + (f" into {human(capacity, 'B')}" if capacity else ""),
     )
+    if r["remedies"]:
+        yield "", "", f"try {', '.join(r['remedies'][:-1])} or {r['remedies'][-1]}"
     yield "", "", ", ".join(f"{name} {human(value, 'B')}" for name, value in memory.items() if value)
     yield "compute", human_ns(r["compute_ns"]), f"{human(r['flops_per_device'], 'FLOP')} a device at the dense peak"
     if r["offload_ns"]:

@@ -16,7 +16,7 @@ from tracegap.models.architecture import Model
 from tracegap.models.errors import TracegapError
 from tracegap.models.hardware import Chip
 from tracegap.models.mesh import Links, sizes
-from tracegap.models.plan import Plan, plan, plan_towers, slowest
+from tracegap.models.plan import Plan, plan_towers, slowest
 from tracegap.models.recipe import Recipe
 from tracegap.models.search import Candidate
 from tracegap.models.units import GB, S_PER_HOUR, TERA
@@ -76,6 +76,9 @@ class Question:
     measured_tflops: float | None = None
     """Model TFLOP/s a device that somebody measured."""
     recipe: Recipe = dataclasses.field(default_factory=Recipe)
+    kept: tuple[str, ...] = ()
+    """Of `zero`, `recompute` and `schedule` those of the recipe that are asked for even where they are the default; what
+    is the default else is chosen as a ranking does: as little as fits."""
     serve: bool = False
     prompt: int = 8192
     answer: int = 512
@@ -245,25 +248,29 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         "campaign": None,
         "scaling": None,
         "fits": False,
+        "remedies": [],
         "devices": devices,
         "optimal_tokens": campaign.TOKENS_PER_PARAM * model.active_params,
         "towers": {},
     }
     if mesh:
         candidates = [
-            Candidate(
-                recipe=question.recipe,
-                plan=plan(model, chip, mesh, tokens_per_step, question.recipe, links=links),
+            search.of_mesh(
+                model, chip, mesh, tokens_per_step, question.recipe, links=links, kept=question.kept
             )
         ]
     elif devices:
-        ranking = search.rank(model, chip, devices, tokens_per_step, question.recipe, links=links)
+        ranking = search.rank(
+            model, chip, devices, tokens_per_step, question.recipe, links=links, kept=question.kept
+        )
         candidates = list(ranking.distinct)
         out |= {"tried": ranking.tried, "fitting": ranking.fitting}
     else:
         candidates = []
     if candidates:
         best = candidates[0]
+        if best.plan.fits is False:
+            out["remedies"] = list(search.remedies(model, best, tokens_per_step))
         assumed.extend(_dealt(model, best.plan, tokens_per_step))
         out |= _plan(best.plan) | {"params": model.params, "recipe": dataclasses.asdict(best.recipe)}
         if model.towers:

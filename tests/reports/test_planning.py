@@ -109,8 +109,8 @@ def test_sequences_that_do_not_divide_are_said():
 
 
 def test_the_recipe_is_kept():
-    mesh = ("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "fsdp=8")
-    plain = asked(*mesh)
+    mesh = ("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "fsdp=8", "--microbatches", 8)
+    plain = asked(*mesh, "--recompute", "none")
     thin = asked(*mesh, "--optimizer", "adam8bit", "--recompute", "full", "--offload", "optimizer")
     assert thin["memory"]["optimizer"] == 0
     assert thin["memory_total"] < plain["memory_total"]
@@ -119,9 +119,36 @@ def test_the_recipe_is_kept():
     assert (wrong.exit_code, "known are optimizer, activations" in wrong.stderr) == (2, True)
 
 
+def test_a_row_of_the_ranking_can_be_asked_for_again():
+    job = ("llama-3-70b", "--hardware", "h100_sxm")
+    for row in asked(*job, "--devices", 512)["ranking"]:
+        again = asked(*job, "--mesh", ",".join(f"{axis}={ways}" for axis, ways in row["mesh"].items()))
+        assert again["ranking"] == [row]
+    plain = (*job, "--mesh", "data=8,fsdp=16,tensor=4", "--zero", 0, "--recompute", "none", "--microbatches", 1)
+    full = asked(*plain)
+    assert (full["fits"], full["recipe"]["zero"], full["microbatches"]) == (False, 0, 1)
+    assert "try --zero 3, --recompute full, --microbatches 4" in " ".join(run(*plain).output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gpt-2", "--mesh", "pipeline=24"], "pipeline=24: the model has 12 layers"),
+        (["llama-3-70b", "--mesh", "tensor=7"], "tensor=7 does not divide the model's 64 heads"),
+        (["mixtral-8x7b", "--mesh", "expert=16"], "expert=16 does not divide the model's 8 experts"),
+        (["llama-3-8b", "--mesh", "expert=8"], "the model has no experts"),
+        (["llama-3-70b", "--mesh", "pipeline=4,tensor=8", "--microbatches", 3], "3 microbatches do not divide the 512"),
+        (["llama-3-8b,kv_heads=7", "--mesh", "fsdp=8"], "kv_heads = 7 in the model description do not divide"),
+    ],
+)
+def test_meshes_that_cannot_be_are_a_line(arguments, words):
+    got = run(*arguments, "--hardware", "h100_sxm")
+    assert (got.exit_code, words in got.stderr) == (2, True), got.stderr
+
+
 def test_schedules_and_exchanges_of_a_mesh_can_be_asked_for():
     mesh = ("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "pipeline=4,context=2", "--microbatches", 8)
-    plain = asked(*mesh)
+    plain = asked(*mesh, "--schedule", "1f1b")
     woven = asked(*mesh, "--schedule", "interleaved", "--virtual-stages", 4)
     # (p - 1) / (v m) of the arithmetic
     assert plain["bubble_ns"] == pytest.approx(plain["compute_ns"] * 3 / 8, rel=1e-6)
