@@ -149,7 +149,7 @@ def _serving(r: dict[str, Any], s: dict[str, Any]) -> Iterator[tuple[str, str, s
     yield (
         "server",
         f"{s['devices']} devices",
-        f"{r['hardware_name']}; weights {s['weight_dtype']}, cache {s['kv_dtype']}; "
+        f"{r['hardware_name']}; weights {s['weight_dtype']}, cache {s['kv_dtype']}, products {s['math_dtype']}; "
         + (f"fits on {fewest}" if fewest else "memory of the part unknown"),
     )
     yield "weights", human(s["weight_bytes"], "B"), ""

@@ -411,8 +411,10 @@ def _serving(question: Question, model: Model, chip: Chip, assumed: list[str]) -
         ranks_per_domain=_host_cards(chip, devices, assumed),
         network_bytes_per_s=None if question.network_gb_per_s is None else question.network_gb_per_s * GB,
     )
+    if question.recipe.math_dtype is None and weight_dtype != server.arithmetic:
+        assumed.append(f"{weight_dtype} weights are multiplied in {server.arithmetic} (--math)")
     points = serving.frontier(server)
-    share = published.reachable_share(chip.id, model.dtype) or 1.0
+    share = published.reachable_share(chip.id, server.arithmetic) or 1.0
     out: dict[str, Any] = {
         "devices": devices,
         "fewest_devices": fewest,
@@ -420,6 +422,7 @@ def _serving(question: Question, model: Model, chip: Chip, assumed: list[str]) -
         "answer": question.answer,
         "weight_dtype": weight_dtype,
         "kv_dtype": kv_dtype,
+        "math_dtype": server.arithmetic,
         "weight_bytes": server.weight_bytes,
         "cache_bytes_per_sequence": server.cache_bytes,
         "max_sequences": server.max_sequences,

@@ -173,11 +173,19 @@ def test_a_config_json_is_read_with_a_usual_sequence(tmp_path):
 
 
 def test_a_server():
-    said = asked("llama-3-70b", "--hardware", "tpu_v5e", "--serve", "--weights", "int8", "--kv", "int8")["serving"]
+    said = asked("llama-3-70b", "--hardware", "tpu_v5e", "--serve", "--weights", "int8", "--kv", "int8")
+    assert said["assumed"] == ["int8 weights are multiplied in bf16 (--math)"]
+    said = said["serving"]
+    assert said["math_dtype"] == "bf16"
     assert (said["devices"], said["fewest_devices"]) == (8, 8)
     assert said["points"][-1]["batch"] == said["max_sequences"]
     rates = [point["tokens_per_s"] for point in said["points"]]
     assert rates == sorted(rates)
+    asked_for = asked(
+        "llama-3-70b", "--hardware", "tpu_v5e", "--serve", "--weights", "int8", "--kv", "int8", "--math", "int8"
+    )
+    assert (asked_for["assumed"], asked_for["serving"]["math_dtype"]) == ([], "int8")
+    assert asked_for["serving"]["prefill_s"] < said["prefill_s"]
     screen = run("mixtral-8x7b", "--hardware", "h100_sxm", "--serve").output
     for words in ("prefill", "speculation", "tokens/s a device"):
         assert words in screen
