@@ -291,7 +291,13 @@ def rank(
 
 
 def fewest_devices(
-    model: Model, chip: Chip, tokens_per_step: int, recipe: Recipe | None = None, *, most: int = 1 << 20
+    model: Model,
+    chip: Chip,
+    tokens_per_step: int,
+    recipe: Recipe | None = None,
+    *,
+    most: int = 1 << 20,
+    kept: Collection[str] = (),
 ) -> int | None:
     """The fewest devices on which a mesh fits; None where not even `most` do.
 
@@ -300,7 +306,7 @@ def fewest_devices(
 
     def fits(devices: int) -> bool:
         tried = meshes(model, chip, devices, tokens_per_step, coarse=True)
-        return any(first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe()) for mesh in tried)
+        return any(first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe(), kept) for mesh in tried)
 
     powers = (1 << i for i in range(most.bit_length()))
     enough = next((devices for devices in powers if fits(devices)), None)
@@ -322,13 +328,19 @@ class Scaling:
 
 
 def scaling(
-    model: Model, chip: Chip, tokens_per_step: int, counts: Sequence[int], recipe: Recipe | None = None
+    model: Model,
+    chip: Chip,
+    tokens_per_step: int,
+    counts: Sequence[int],
+    recipe: Recipe | None = None,
+    *,
+    kept: Collection[str] = (),
 ) -> Scaling:
     """Best mesh for each of some numbers of devices, at a fixed batch [strong scaling]."""
     points = []
     limit = None
     for devices in counts:
-        ranked = rank(model, chip, devices, tokens_per_step, recipe, coarse=True).candidates
+        ranked = rank(model, chip, devices, tokens_per_step, recipe, coarse=True, kept=kept).candidates
         if ranked:
             points.append(ranked[0])
             lowest = min((candidate.plan for candidate in ranked), key=lambda found: found.lower_ns)

@@ -229,7 +229,7 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
     mesh = question.mesh or (None if question.devices else described.mesh)
     if mesh is None and question.devices is None and described.world_size:
         mesh = {"data": described.world_size}
-    fewest = search.fewest_devices(model, chip, tokens_per_step, question.recipe)
+    fewest = search.fewest_devices(model, chip, tokens_per_step, question.recipe, kept=question.kept)
     devices = sizes(mesh).devices if mesh else question.devices or fewest
     links = Links(
         chip=chip,
@@ -280,7 +280,7 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
             out["campaign"] = _campaign(question, model, best.plan.devices, out["predicted_ns"], tokens_per_step)
     if question.scaling and fewest:
         counts = [fewest << i for i in range(SCALING_POINTS)]
-        curve = search.scaling(model, chip, tokens_per_step, counts, question.recipe)
+        curve = search.scaling(model, chip, tokens_per_step, counts, question.recipe, kept=question.kept)
         # The curve is a coarse search: the mesh that was found by the full one stands for its number of devices
         known = {} if mesh else {candidate.plan.devices: candidate for candidate in candidates[:1]}
         points = [known.get(point.plan.devices, point) for point in curve.points]

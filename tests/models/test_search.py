@@ -107,6 +107,8 @@ def test_the_fewest_devices_fit_and_half_of_them_do_not():
     large = presets.get("llama-3.1-405b").model
     assert search.fewest_devices(large, H100, BATCH) == 96
     assert not any(search.first_fit(large, H100, m, BATCH, Recipe()) for m in search.meshes(large, H100, 88, BATCH))
+    # ZeRO 0 kept: replicas hold whole optimizers, which never fits on fewer
+    assert search.fewest_devices(LLAMA, H100, BATCH, kept=("zero",)) >= fewest
     # slices of a torus double
     assert search.fewest_devices(large, V5P, BATCH) in (64, 128)
 
