@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import isqrt
 
 from tracegap.models import footprint
 from tracegap.models.architecture import Model
@@ -92,7 +93,8 @@ def _fills(model: Model, stages: int) -> bool:
 
 @cache
 def _divisors(n: int) -> tuple[int, ...]:
-    return tuple(i for i in range(1, n + 1) if n % i == 0)
+    small = [i for i in range(1, isqrt(n) + 1) if n % i == 0]
+    return tuple(sorted({*small, *(n // i for i in small)}))
 
 
 def slice_shape(chip: Chip, devices: int) -> tuple[int, ...] | None:

@@ -29,6 +29,10 @@ SHOWN = 8
 """Meshes of a ranking that are answered."""
 SCALING_POINTS = 10
 """Numbers of devices in a scaling curve, each twice the one before."""
+MOST_DEVICES = 10_000_000
+"""That a plan takes: a hundred times the largest clusters."""
+AXIS_OF = {"schedule": "pipeline", "virtual_stages": "pipeline", "context": "context", "async_tensor": "tensor"}
+"""Axis without which a choice of a recipe is none."""
 
 
 def model_of(description: dict[str, Any], source: str = "[model] of the manifest") -> Model:
@@ -195,6 +199,7 @@ def answer(question: Question) -> dict[str, Any]:
     else:
         result["smell"] = None
     result["published"] = [dataclasses.asdict(t) for t in published.TRAININGS if t.chip == chip.id]
+    _check_devices(question.devices)
     if question.serve:
         return result | {"serving": _serving(question, model, chip, result["assumed"])}
     return result | _training(question, subject, chip, result["assumed"])
@@ -224,6 +229,10 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
     mesh = question.mesh or (None if question.devices else described.mesh)
     if mesh is None and question.devices is None and described.world_size:
         mesh = {"data": described.world_size}
+    if mesh:
+        _check_mesh(mesh, question.recipe)
+    if question.recipe.expert_skew != 1 and not model.experts:
+        raise TracegapError("--expert-skew (expert_skew) is of a mixture of experts, which this model is not")
     sequences = tokens_per_step // (model.seq or 1)
     if mesh and sizes(mesh).batch_ways > sequences:
         assumed.append(
@@ -281,6 +290,21 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         points = [known.get(point.plan.devices, point) for point in curve.points]
         out["scaling"] = {"limit": curve.limit, "points": [_candidate(point) for point in points]}
     return out
+
+
+def _check_devices(devices: int | None) -> None:
+    if devices and devices > MOST_DEVICES:
+        raise TracegapError(f"{devices:,} devices: more than {MOST_DEVICES:,}, a hundred times the largest clusters")
+
+
+def _check_mesh(mesh: dict[str, int], recipe: Recipe) -> None:
+    """Raises TracegapError where a mesh is larger than any cluster, or a choice would be without effect on it."""
+    size = sizes(mesh)
+    _check_devices(size.devices)
+    for choice, axis in AXIS_OF.items():
+        if getattr(recipe, choice) != getattr(Recipe(), choice) and getattr(size, axis) == 1:
+            option = choice.replace("_", "-")
+            raise TracegapError(f"--{option} ({choice}) needs a mesh with a {axis} axis: this one has none")
 
 
 def _host_cards(chip: Chip, devices: int | None, assumed: list[str]) -> int | None:

@@ -222,6 +222,54 @@ def test_what_cannot_be_answered_is_a_line(arguments, words):
     assert words in got.stderr
 
 
+PLAIN = ("llama-3-8b", "--hardware", "h100_sxm")
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "option",
+    ["expert-skew", "price", "measured", "network", "gradients", "mtbf", "checkpoint", "restart", "tokens",
+     "batch-tokens"],
+)  # fmt: skip
+def test_numbers_are_finite(option, number):
+    got = run(*PLAIN, f"--{option}", number)
+    assert got.exit_code == 2
+    assert f"--{option}" in got.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--page", ""], "'' names no file to write"),
+        (["--mesh", ""], "mesh '': write it as"),
+        (["--mesh", "fsdp=\N{SUPERSCRIPT TWO}"], "write it as"),
+        (["--mesh", "tensor=1000000000000"], "devices: more than 10,000,000"),
+        (["--devices", 10**12], "1,000,000,000,000 devices: more than 10,000,000"),
+        (["--batch-tokens", "1e30"], "'1e30' is more than 1e+12"),
+        (["--devices", 64, "--mesh", "tensor=8"], "--devices is not used together with --mesh"),
+        (["--serve", "--tokens", "1T"], "--tokens is not used together with --serve"),
+        (["--serve", "--batch-tokens", "4M"], "--batch-tokens is not used together with --serve"),
+        (["--serve", "--zero", 1], "--zero is not used together with --serve"),
+        (["--price", 2], "--price is used only together with --tokens"),
+        (["--kv", "int8"], "--kv is used only together with --serve"),
+        (["--mesh", "fsdp=8", "--schedule", "interleaved"], "--schedule (schedule) needs a mesh with a pipeline axis"),
+        (["--mesh", "fsdp=8", "--context", "ulysses"], "--context (context) needs a mesh with a context axis"),
+        (["--devices", 8, "--expert-skew", 2], "--expert-skew (expert_skew) is of a mixture of experts"),
+        (["--devices", 8, "--tokens", "1T", "--mtbf", 0.001], "8 devices fail every 450 ms: no training gets ahead"),
+    ],
+)
+def test_what_is_out_of_bounds_or_would_be_ignored_is_a_line(arguments, words):
+    got = run(*PLAIN, *arguments)
+    assert (got.exit_code, words in got.stderr.splitlines()[-1]) == (2, True), got.stderr
+
+
+def test_a_mesh_of_a_manifest_has_bounds(tmp_path):
+    manifest = tmp_path / "manifest.toml"
+    manifest.write_text(MANIFEST.replace("data = 4", "data = 1000000000000"))
+    got = run(manifest)
+    assert (got.exit_code, "more than 10,000,000" in got.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
