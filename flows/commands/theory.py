@@ -59,7 +59,18 @@ _TOGETHER = (
 )
 
 
-@cli.command()
+class _WithPresets(click.Command):
+    """Lists the presets below its help."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from tracegap.models import presets
+
+        with formatter.section("Presets"):
+            formatter.write_text(", ".join(presets.names()))
+        super().format_epilog(ctx, formatter)
+
+
+@cli.command(cls=_WithPresets)
 @click.argument("model")
 @click.option("--hardware", "chip", help="Part, by catalogue id; of several, joined by commas, the slowest counts.")
 @click.option(

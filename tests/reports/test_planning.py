@@ -263,6 +263,29 @@ def test_what_is_out_of_bounds_or_would_be_ignored_is_a_line(arguments, words):
     assert (got.exit_code, words in got.stderr.splitlines()[-1]) == (2, True), got.stderr
 
 
+@pytest.mark.parametrize(
+    ("model", "chip", "words"),
+    [
+        ("llama-3-8b", "h100", "no chip 'h100' in the catalogue; did you mean h100_nvl or h100_pcie or h100_sxm?"),
+        ("llama-3-8b", "H100_SXM", "did you mean h100_sxm? `tracegap hardware` lists all"),
+        ("llama-3-8b", "H100 SXM", "did you mean h100_sxm?"),
+        ("llama-3-8b", "abacus", "no chip 'abacus' in the catalogue; `tracegap hardware` lists all"),
+        ("llama-3-8b", "h100_sxm,", "an empty name where a chip is expected"),
+        ("LLAMA-3-70B", "h100_sxm", "did you mean llama-3-70b? `tracegap plan --help` lists all"),
+        ("llama 3 70b", "h100_sxm", "did you mean llama-3-70b?"),
+    ],
+)
+def test_near_names_are_suggested_and_never_taken(model, chip, words):
+    got = run(model, "--hardware", chip)
+    assert got.exit_code == 2
+    assert words in got.stderr
+    assert len(got.stderr) < 200
+
+
+def test_the_help_lists_the_presets():
+    assert "gpt-3-175b" in run("--help").output
+
+
 def test_a_mesh_of_a_manifest_has_bounds(tmp_path):
     manifest = tmp_path / "manifest.toml"
     manifest.write_text(MANIFEST.replace("data = 4", "data = 1000000000000"))
