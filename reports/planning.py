@@ -136,29 +136,41 @@ def _value(text: str) -> Any:
 
 def _named(text: str, seq: int | None) -> Subject:
     path = Path(text)
+    if path.is_dir():
+        inside = path / "config.json"
+        hint = f": {inside} in it may be meant" if inside.is_file() else ""
+        raise TracegapError(f"{text} is a folder, not a model{hint}")
     if not path.is_file():
+        if path.exists():
+            raise TracegapError(f"{text} is no regular file")
         if path.suffix in (".json", ".toml", ".yaml", ".yml"):
             raise TracegapError(f"{text}: no such file")
         preset = presets.get(text)
         return Subject(name=preset.name, source=preset.source, model=_with_seq(preset.model, seq), described=Manifest())
+    if not path.read_bytes().strip():
+        raise TracegapError(f"{path} is empty")
     if path.suffix == ".json":
         try:
             config = json.loads(path.read_text())
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise TracegapError(f"{path}: not JSON: {e}") from e
-        if isinstance(config, dict) and ("model_type" in config or "architectures" in config):
+        if not isinstance(config, dict) or not config:
+            raise TracegapError(f"{path}: no config.json of a model (model_type) and no manifest ([model])")
+        if "model_type" in config or "architectures" in config:
             try:
                 model = hf_config.model_from(config)
             except TracegapError as e:
                 raise TracegapError(f"{path}: {e}") from e
             chosen = seq or min(model.seq or DEFAULT_SEQ, DEFAULT_SEQ)
-            shorter = seq is None and chosen != model.seq
+            assumed = [f"sequences of {chosen:,} tokens (--seq)"] if seq is None and chosen != model.seq else []
+            if config.get("quantization_config"):
+                assumed.append(f"quantization_config is ignored: weights are {model.dtype} (--weights with --serve)")
             return Subject(
                 name=path.stem if path.stem != "config" else path.absolute().parent.name,
                 source=str(path),
                 model=_with_seq(model, chosen),
                 described=Manifest(),
-                assumed=(f"sequences of {chosen:,} tokens (--seq)",) if shorter else (),
+                assumed=tuple(assumed),
             )
     described = manifest.load(path)
     if described.model is None:
@@ -224,6 +236,10 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
             f"a step of {tokens_per_step:,} tokens does not hold one sequence of {model.seq:,}: "
             "raise --batch-tokens (tokens_per_step) or lower --seq"
         )
+    uneven = _uneven(tokens_per_step, model.seq or 1)
+    assumed += uneven
+    if model.positions and (model.seq or 0) > model.positions:
+        assumed.append(_positions(model, model.seq or 0))
     network = None if question.network_gb_per_s is None else question.network_gb_per_s * GB
     topology = described.topology or {}
     mesh = question.mesh or (None if question.devices else described.mesh)
@@ -258,16 +274,17 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         "scaling": None,
         "fits": False,
         "devices": devices,
-        "optimal_tokens": campaign.TOKENS_PER_PARAM * model.active_params,
+        "unfit": None,
+        "optimal_tokens": None if model.lora_rank else campaign.TOKENS_PER_PARAM * model.active_params,
         "towers": {},
     }
     if mesh:
-        candidates = [
-            Candidate(
-                recipe=question.recipe,
-                plan=plan(model, chip, mesh, tokens_per_step, question.recipe, links=links),
-            )
-        ]
+        try:
+            only = plan(model, chip, mesh, tokens_per_step, question.recipe, links=links)
+        except TracegapError as e:
+            # What follows from a batch of part sequences is told with its cause
+            raise TracegapError("; ".join([str(e), *uneven])) from e
+        candidates = [Candidate(recipe=question.recipe, plan=only)]
     elif devices:
         ranking = search.rank(model, chip, devices, tokens_per_step, question.recipe, links=links)
         candidates = list(ranking.distinct)
@@ -281,7 +298,10 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
             out |= _towers(subject, chip, best, tokens_per_step, links)
         out["ranking"] = [_candidate(candidate) for candidate in candidates[:SHOWN]]
         if question.tokens:
+            assumed += _reliability_assumed(question)
             out["campaign"] = _campaign(question, model, best.plan.devices, out["predicted_ns"], tokens_per_step)
+    else:
+        out["unfit"] = _why_none(model, chip, devices, sequences, out["tried"])
     if question.scaling and fewest:
         counts = [fewest << i for i in range(SCALING_POINTS)]
         curve = search.scaling(model, chip, tokens_per_step, counts, question.recipe)
@@ -290,6 +310,44 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         points = [known.get(point.plan.devices, point) for point in curve.points]
         out["scaling"] = {"limit": curve.limit, "points": [_candidate(point) for point in points]}
     return out
+
+
+def _uneven(tokens: int, seq: int) -> list[str]:
+    """What is to be said of a batch that is no whole number of sequences."""
+    if tokens % seq == 0:
+        return []
+    power = min((seq << i for i in range(tokens.bit_length() + 1)), key=lambda whole: abs(whole - tokens))
+    return [
+        f"{tokens:,} tokens a step are {tokens / seq:,.1f} sequences of {seq:,}: {tokens // seq * seq:,} would be whole, "
+        f"{power:,} a power of two of them (--batch-tokens)"
+    ]
+
+
+def _positions(model: Model, tokens: int) -> str:
+    return f"sequences of {tokens:,} tokens, though the model's table ends at position {model.positions:,}"
+
+
+def _reliability_assumed(question: Question) -> list[str]:
+    """What a campaign takes for granted where nobody says."""
+    said = (
+        (question.device_mtbf_hours, "a failure of each device every "
+         f"{campaign.DEVICE_MTBF_S / S_PER_HOUR:,.0f} h, as of Llama 3's H100s, whatever the part (--mtbf)"),
+        (question.checkpoint_s, f"a checkpoint stops training for {campaign.CHECKPOINT_S:.0f} s (--checkpoint)"),
+        (question.restart_s, f"{campaign.RESTART_S:.0f} s from a failure to the next new step (--restart)"),
+    )  # fmt: skip
+    return [words for value, words in said if value is None]
+
+
+def _why_none(model: Model, chip: Chip, devices: int | None, sequences: int, tried: int | None) -> str:
+    """Why no mesh holds a training."""
+    if devices is None:
+        return "the model and its batch do not fit into the memory of any number of devices that was tried"
+    if tried:
+        memory = f" of {chip.device_memory_bytes / GB:,.0f} GB" if chip.device_memory_bytes else ""
+        return f"memory{memory}: none of {tried:,} meshes that divide the model and the batch fits"
+    if any(search.meshes(model, chip, devices, devices * (model.seq or 1), coarse=True)):
+        return f"a step has fewer sequences ({sequences:,}) than replicas: raise --batch-tokens or lower --seq"
+    return f"{devices:,} devices do not divide heads, layers, experts and sequences of the model"
 
 
 def _check_devices(devices: int | None) -> None:
@@ -400,6 +458,9 @@ def _campaign(question: Question, model: Model, devices: int, step_ns: int, toke
 
 
 def _serving(question: Question, model: Model, chip: Chip, assumed: list[str]) -> dict[str, Any]:
+    assumed.append(f"a server fills {serving.USABLE_MEMORY:.0%} of the memory of its devices")
+    if model.positions and question.prompt + question.answer > model.positions:
+        assumed.append(_positions(model, question.prompt + question.answer))
     weight_dtype = question.weight_dtype or model.dtype
     kv_dtype = question.kv_dtype or model.dtype
     context = question.prompt + question.answer
@@ -419,9 +480,16 @@ def _serving(question: Question, model: Model, chip: Chip, assumed: list[str]) -
     )
     points = serving.frontier(server)
     share = published.reachable_share(chip.id, model.dtype) or 1.0
+    unfit = None
+    if not points:
+        # Weights alone, or beside them not even one cache
+        needed = server.weight_bytes + server.cache_bytes
+        room = serving.USABLE_MEMORY * devices * (chip.device_memory_bytes or 0)
+        unfit = f"weights and one sequence need {needed / GB:,.1f} GB, there are {room / GB:,.1f} GB"
     out: dict[str, Any] = {
         "devices": devices,
         "fewest_devices": fewest,
+        "unfit": unfit,
         "prompt": question.prompt,
         "answer": question.answer,
         "weight_dtype": weight_dtype,

@@ -61,7 +61,14 @@ def test_a_preset_is_ranked_and_priced():
     assert often["goodput"]["mtbf_s"] == pytest.approx(1000 * 3600 / 512)
     assert often["days"] > run_of["days"]
     assert often["usd"] is None
-    assert said["assumed"] == ["steps of 4,194,304 tokens (--batch-tokens)"]
+    assert said["assumed"] == [
+        "steps of 4,194,304 tokens (--batch-tokens)",
+        "a failure of each device every 50,677 h, as of Llama 3's H100s, whatever the part (--mtbf)",
+        "a checkpoint stops training for 30 s (--checkpoint)",
+        "600 s from a failure to the next new step (--restart)",
+    ]
+    told = asked("llama-3-70b", "--hardware", "h100_sxm", "--devices", 512, "--tokens", "15T", *frail)
+    assert told["assumed"] == said["assumed"][:1]
 
 
 def test_a_manifest_has_its_own_mesh(tmp_path):
@@ -329,9 +336,11 @@ def test_numbers_are_a_model_and_change_others():
 
 
 def test_too_few_devices_are_said_so(tmp_path):
-    said = asked("llama-3-70b", "--hardware", "h100_sxm", "--devices", 4)
+    got = run("llama-3-70b", "--hardware", "h100_sxm", "--devices", 4, "--json")
+    assert got.exit_code == 1
+    said = json.loads(got.output)
     assert (said["fits"], said["ranking"], said["fewest_devices"]) == (False, [], 16)
-    assert "no mesh fits" in run("llama-3-70b", "--hardware", "h100_sxm", "--devices", 4).output
+    assert said["unfit"].startswith("memory of 80 GB: none of ")
     out = page.render_plan(said, tmp_path / "none.html")
     assert "No mesh of 4 × H100 SXM" in out.read_text()
 
@@ -412,3 +421,97 @@ def test_towers_of_a_manifest(tmp_path):
 def test_every_preset_can_be_asked_about():
     for name in planning.presets.names():
         assert subject_of(name).model.params > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--devices", 4], "no mesh fits: memory of 80 GB: none of "),
+        (["--devices", 1024, "--batch-tokens", 8192 * 2], "no mesh fits: a step has fewer sequences (2) than replicas"),
+        (["--devices", 10007], "no mesh fits: a step has fewer sequences (512) than replicas"),
+        (["--serve", "--devices", 1], "weights and one sequence need 144.0 GB, there are 76.0 GB"),
+    ],
+)
+def test_nothing_that_fits_has_a_reason_and_a_status(arguments, words):
+    got = run("llama-3-70b", "--hardware", "h100_sxm", *arguments)
+    assert (got.exit_code, words in got.output) == (1, True), got.output
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("m.json", "[]", "no config.json of a model (model_type) and no manifest ([model])"),
+        ("m.json", "null", "no config.json of a model"),
+        ("m.json", "{}", "no config.json of a model"),
+        ("m.json", "", "m.json is empty"),
+        ("m.toml", "\n", "m.toml is empty"),
+        ("m.json", "[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_file_that_is_no_model_is_a_line(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    got = run(tmp_path / name, "--hardware", "h100_sxm")
+    assert (got.exit_code, words in got.stderr) == (2, True), got.stderr
+
+
+def test_a_folder_or_a_device_is_no_model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    got = run(tmp_path, "--hardware", "h100_sxm")
+    assert (got.exit_code, got.stderr.strip().endswith("config.json in it may be meant")) == (2, True)
+    (tmp_path / "of" / "config.json").mkdir(parents=True)
+    got = run(tmp_path / "of" / "config.json", "--hardware", "h100_sxm")
+    assert (got.exit_code, "is a folder, not a model" in got.stderr) == (2, True)
+    got = run("/dev/null", "--hardware", "h100_sxm")
+    assert (got.exit_code, "/dev/null is no regular file" in got.stderr) == (2, True)
+
+
+def test_ignored_quantization_is_said(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": {"bits": 4}}))
+    said = asked(tmp_path / "config.json", "--hardware", "h100_sxm", "--serve")
+    assert "quantization_config is ignored: weights are bf16 (--weights with --serve)" in said["assumed"]
+
+
+def test_a_batch_of_part_sequences_is_said():
+    batch = ("llama-3-8b", "--hardware", "h100_sxm", "--seq", 8192, "--batch-tokens", "16M")
+    words = "16,000,000 tokens a step are 1,953.1 sequences of 8,192: 15,998,976 would be whole, 16,777,216 a power"
+    assert any(line.startswith(words) for line in asked(*batch, "--mesh", "fsdp=8")["assumed"])
+    wrong = run(*batch, "--mesh", "pipeline=4,fsdp=128", "--schedule", "interleaved", "--virtual-stages", 2)
+    assert wrong.exit_code == 2
+    assert "not 15 microbatches" in wrong.stderr
+    assert words in wrong.stderr
+
+
+def test_a_server_says_what_is_of_servers():
+    plain = ("gpt-2", "--hardware", "h100_sxm", "--serve")
+    shown = " ".join(run(*plain).output.split())
+    assert "people reach" not in shown
+    assert "1 devices" not in shown
+    assert "though the model's table ends at position 1,024" in shown
+    assert "a server fills 95% of the memory" in shown
+    assert "position" not in run(*plain, "--prompt", 512).output
+    trained = asked("gpt-2", "--hardware", "h100_sxm", "--mesh", "fsdp=8", "--seq", 8192)
+    assert "sequences of 8,192 tokens, though the model's table ends at position 1,024" in trained["assumed"]
+
+
+def test_fine_tuning_has_no_compute_optimum():
+    tuned = run("llama-3-8b,lora_rank=16", "--hardware", "h100_sxm", "--devices", 8, "--tokens", "1B").output
+    assert "optimal" not in tuned
+    assert "compute-optimal" in run("llama-3-8b", "--hardware", "h100_sxm", "--devices", 8).output
+
+
+def test_a_scaling_limit_that_is_not_reached_is_said_so():
+    result = answer(Question(model="llama-3-8b", hardware="h100_sxm", scaling=True))
+    counts = [point["devices"] for point in result["scaling"]["points"]]
+    result["scaling"]["limit"] = None
+    words = {name: (value, aside) for name, value, aside in plan_text.rows(result)}["strong scaling"]
+    assert words == (
+        "no limit found",
+        f"arithmetic can be half of a step or more up to {counts[-1]:,} devices, the most tried",
+    )
+
+
+def test_the_latency_of_a_server_is_drawn_from_zero():
+    served = answer(Question(model="llama-3-8b", hardware="h100_sxm", serve=True))
+    axis = plan_page.describe(served)["sections"]["frontier"].figures[0].chart.to_dict()["encoding"]["x"]
+    assert axis["scale"]["zero"] is True
+    assert axis["axis"]["tickCount"] <= 6
