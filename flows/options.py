@@ -11,16 +11,16 @@ from click.core import ParameterSource
 
 from tracegap.models.errors import TracegapError
 
-MOST = 1e12
-"""Of a number that nothing else bounds."""
+LEAST, MOST = 1e-6, 1e12
+"""Of a number that nothing else bounds; the least of one that is not zero."""
 _SCALE = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
 class Finite(click.FloatRange):
     """A number within bounds, which neither nan nor inf is."""
 
-    def __init__(self, least: float = 0, most: float = MOST, *, above: bool = False) -> None:
-        super().__init__(least, most, min_open=above)
+    def __init__(self, least: float = LEAST, most: float = MOST) -> None:
+        super().__init__(least, most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number; a line where it is none."""
@@ -46,7 +46,7 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
             number = float(text[:-1]) * scale if scale else float(text)
         except ValueError:
             number = math.nan
-        if not 0 < number < math.inf:
+        if not 1 <= number < math.inf:
             self.fail(f"{text!r} is no number such as 15T or 4194304", param, ctx)
         if number > self.most:
             self.fail(f"{text!r} is more than {self.most:.0e}", param, ctx)

@@ -29,8 +29,8 @@ SHOWN = 8
 """Meshes of a ranking that are answered."""
 SCALING_POINTS = 10
 """Numbers of devices in a scaling curve, each twice the one before."""
-MOST_DEVICES = 10_000_000
-"""That a plan takes: a hundred times the largest clusters."""
+MOST_DEVICES = 1 << 20
+"""That a plan takes: several times the largest clusters."""
 AXIS_OF = {"schedule": "pipeline", "virtual_stages": "pipeline", "context": "context", "async_tensor": "tensor"}
 """Axis without which a choice of a recipe is none."""
 
@@ -352,7 +352,7 @@ def _why_none(model: Model, chip: Chip, devices: int | None, sequences: int, tri
 
 def _check_devices(devices: int | None) -> None:
     if devices and devices > MOST_DEVICES:
-        raise TracegapError(f"{devices:,} devices: more than {MOST_DEVICES:,}, a hundred times the largest clusters")
+        raise TracegapError(f"{devices:,} devices: a plan takes at most {MOST_DEVICES:,}")
 
 
 def _check_mesh(mesh: dict[str, int], recipe: Recipe) -> None:

@@ -83,11 +83,11 @@ class _WithPresets(click.Command):
 @click.option("--batch-tokens", type=Count(), help="Tokens of a step, such as 4M.")
 @click.option("--seq", type=click.IntRange(1, MOST_SEQ), help="Tokens of a sequence.")
 @click.option("--tokens", type=Count(1e18), help="Tokens to train on, such as 15T: days, device-hours, money.")
-@click.option("--price", type=Finite(), help="USD a device-hour.")
-@click.option("--mtbf", type=Finite(above=True), help="Hours between failures of one device; else 50,700, of Llama 3's H100s.")
-@click.option("--checkpoint", type=Finite(above=True), help="Seconds that a checkpoint stops training; else 30.")
-@click.option("--restart", type=Finite(), help="Seconds from a failure to the next new step; else 600.")
-@click.option("--network", type=Finite(above=True), help="A device's share of the network, GB/s.")
+@click.option("--price", type=Finite(0), help="USD a device-hour.")
+@click.option("--mtbf", type=Finite(), help="Hours between failures of one device; else 50,700, of Llama 3's H100s.")
+@click.option("--checkpoint", type=Finite(), help="Seconds that a checkpoint stops training; else 30.")
+@click.option("--restart", type=Finite(0), help="Seconds from a failure to the next new step; else 600.")
+@click.option("--network", type=Finite(), help="A device's share of the network, GB/s.")
 @click.option(
     "--recompute",
     type=click.Choice(["none", "selective", "full"]),
@@ -119,10 +119,10 @@ class _WithPresets(click.Command):
     show_default=True,
     help="Or adam8bit, sgd_momentum, adam_fp32: 12, 6, 8, 8 bytes a weight.",
 )
-@click.option("--gradients", type=Finite(above=True), help="Bytes of a gradient; else as a weight.")
+@click.option("--gradients", type=Finite(), help="Bytes of a gradient; else as a weight.")
 @click.option("--math", "math_dtype", help="Dtype of matrix products, such as fp8; else the model's.")
 @click.option("--offload", multiple=True, help="To the host: optimizer, activations; may be given twice.")
-@click.option("--measured", type=Finite(above=True), help="TFLOP/s a device: can that be true?")
+@click.option("--measured", type=Finite(), help="TFLOP/s a device: can that be true?")
 @click.option("--scaling", is_flag=True, help="Also the best mesh of more and more devices.")
 @click.option("--serve", is_flag=True, help="Serve the model instead of training it, in 95 % of the memory.")
 @click.option("--prompt", type=click.IntRange(1, MOST_SEQ), default=8192, show_default=True, help="Tokens; with --serve.")

@@ -250,8 +250,11 @@ def test_numbers_are_finite(option, number):
         (["--page", ""], "'' names no file to write"),
         (["--mesh", ""], "mesh '': write it as"),
         (["--mesh", "fsdp=\N{SUPERSCRIPT TWO}"], "write it as"),
-        (["--mesh", "tensor=1000000000000"], "devices: more than 10,000,000"),
-        (["--devices", 10**12], "1,000,000,000,000 devices: more than 10,000,000"),
+        (["--mesh", "tensor=1000000000000"], "devices: a plan takes at most 1,048,576"),
+        (["--devices", 10**12], "1,000,000,000,000 devices: a plan takes at most 1,048,576"),
+        (["--devices", 16, "--network", "1e-300"], "is not in the range 1e-06<=x"),
+        (["--batch-tokens", 0.2], "'0.2' is no number such as"),
+        (["--devices", 8, "--tokens", "1T", "--checkpoint", 1e12], "8 devices fail every 6,334.6 h: no training"),
         (["--batch-tokens", "1e30"], "'1e30' is more than 1e+12"),
         (["--devices", 64, "--mesh", "tensor=8"], "--devices is not used together with --mesh"),
         (["--serve", "--tokens", "1T"], "--tokens is not used together with --serve"),
@@ -297,7 +300,7 @@ def test_a_mesh_of_a_manifest_has_bounds(tmp_path):
     manifest = tmp_path / "manifest.toml"
     manifest.write_text(MANIFEST.replace("data = 4", "data = 1000000000000"))
     got = run(manifest)
-    assert (got.exit_code, "more than 10,000,000" in got.stderr) == (2, True)
+    assert (got.exit_code, "a plan takes at most 1,048,576" in got.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
