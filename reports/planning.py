@@ -136,6 +136,8 @@ def _value(text: str) -> Any:
 
 def _named(text: str, seq: int | None) -> Subject:
     path = Path(text)
+    if not text.strip():
+        raise TracegapError("an empty name where a model is expected; `tracegap plan --help` lists the presets")
     if path.is_dir():
         inside = path / "config.json"
         hint = f": {inside} in it may be meant" if inside.is_file() else ""

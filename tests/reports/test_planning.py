@@ -220,6 +220,8 @@ def test_the_slowest_of_several_parts_counts():
         (["llama-3-8b", "--hardware", "h100_sxm", "--serve", "--weights", "w4"], "weights in 'w4': known are fp64"),
         (["llama-3-8b", "--hardware", "h100_sxm", "--serve", "--kv", "w4"], "cache in 'w4': known are fp64"),
         (["llama-3-8b,depth=3", "--hardware", "h100_sxm"], "'depth' is no number of a model; known are layers"),
+        (["", "--hardware", "h100_sxm"], "an empty name where a model is expected"),
+        (["mixtral-8x7b,capacity_factor=nan", "--hardware", "h100_sxm"], "capacity_factor = nan in the model descr"),
         (["layers=3,hidden=64", "--hardware", "h100_sxm"], "the description lacks heads, ffn, vocab, seq"),
     ],
 )
@@ -443,6 +445,7 @@ def test_nothing_that_fits_has_a_reason_and_a_status(arguments, words):
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
+        ("m.json", '{"model_type": ["llama"]}', "model_type ['llama'] is not known"),
         ("m.json", "[]", "no config.json of a model (model_type) and no manifest ([model])"),
         ("m.json", "null", "no config.json of a model"),
         ("m.json", "{}", "no config.json of a model"),
