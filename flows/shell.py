@@ -74,8 +74,16 @@ def json_option(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dump(value: Any) -> None:
-    """Prints JSON."""
-    click.echo(json.dumps(value, indent=2, default=str))
+    """Prints JSON, which has no words for infinite numbers and for none.
+
+    Raises:
+        TracegapError: the value holds one.
+    """
+    try:
+        text = json.dumps(value, indent=2, default=str, allow_nan=False)
+    except ValueError as e:
+        raise TracegapError(f"the answer does not go into JSON: {e}") from e
+    click.echo(text)
 
 
 def show(renderable: Any) -> None:

@@ -9,6 +9,7 @@ so a new kind of layer is a function that yields its rows.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from math import inf
 
 from tracegap.models.errors import NoFormula
 from tracegap.models.ops import DTYPE_BYTES
@@ -164,6 +165,8 @@ class Model:
                     raise NoFormula(
                         f"{column.name} = {value!r} in the model description: a whole number from {least} on"
                     )
+            if column.type is float and not (isinstance(value, int | float) and 0 <= value < inf):
+                raise NoFormula(f"{column.name} = {value!r} in the model description: a number from 0 on")
         for what, few, many in (
             ("kv_heads", self.kv_head_count, self.heads),
             ("experts_per_token", self.experts_per_token, self.experts),

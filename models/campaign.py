@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tracegap.models.errors import NoFormula
 from tracegap.models.reliability import daly_interval_s, goodput_first_order
-from tracegap.models.units import S_PER_DAY, S_PER_HOUR
+from tracegap.models.units import NS_PER_S, S_PER_DAY, S_PER_HOUR, human_ns
 from tracegap.models.utilisation import compute_optimal_params, train_flops_of_params
 
 TOKENS_PER_PARAM = 20
@@ -80,7 +80,11 @@ def campaign(
     """Days, device-hours and money of training on `tokens`. Raises NoFormula where no time at all is useful."""
     useful = reliability or goodput(devices)
     if useful.share <= 0:
-        raise NoFormula(f"{devices} devices fail every {useful.mtbf_s:.0f} s: no training gets ahead of its restarts")
+        hours = useful.mtbf_s / S_PER_HOUR
+        every = f"{hours:,.1f} h" if hours >= 1 else human_ns(useful.mtbf_s * NS_PER_S)
+        raise NoFormula(
+            f"{devices:,} devices fail every {every}: no training gets ahead of its checkpoints and restarts"
+        )
     steps = tokens / tokens_per_step
     wall_s = steps * step_s / useful.share
     device_hours = wall_s * devices / S_PER_HOUR

@@ -18,3 +18,7 @@ class NoFormula(TracegapError):
 
 class BadShape(TracegapError):
     """Shapes that do not fit the operation they are said to be of."""
+
+
+class BadInput(TracegapError):
+    """An input of a formula that is out of its range, or for which there is no value."""

@@ -9,13 +9,13 @@ import datetime
 import re
 import tomllib
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
 from tracegap.models.errors import UnknownChip
+from tracegap.models.names import did_you_mean
 from tracegap.models.units import GB, MB, TERA
 
 PEAK_COLUMNS = {
@@ -208,12 +208,13 @@ def load(file: Traversable) -> Chip:
 
 
 def get(chip_id: str) -> Chip:
-    """The part of that id. Raises UnknownChip, which lists the known ids."""
+    """The part of that id. Raises UnknownChip, which names the nearest ids."""
     chip = catalogue().get(chip_id)
     if chip is None:
-        near = get_close_matches(chip_id, catalogue(), n=3)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UnknownChip(f"no chip {chip_id!r} in the catalogue; {hint}known are {', '.join(catalogue())}")
+        if not chip_id.strip():
+            raise UnknownChip("an empty name where a chip is expected; `tracegap hardware` lists them")
+        hint = did_you_mean(chip_id, catalogue())
+        raise UnknownChip(f"no chip {chip_id!r} in the catalogue{hint or ';'} `tracegap hardware` lists all")
     return chip
 
 

@@ -375,12 +375,12 @@ def model_from(config: Config) -> Model:
     Raises NoFormula, which names the architecture or the key, where it is not known or a key is missing.
     """
     name = config.get("model_type")
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         raise NoFormula(
             f"config.json: model_type {name!r} is not known; known are {', '.join(ARCHITECTURES)}; "
             "a manifest's [model] or numbers can describe others"
         )
-    architecture = ARCHITECTURES[str(name)]
+    architecture = ARCHITECTURES[name]
     values: dict[str, Any] = {}
     for ours in architecture.keys:
         given = [config[theirs] for theirs in architecture.names(ours) if config.get(theirs) is not None]

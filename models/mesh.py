@@ -78,7 +78,7 @@ def mesh_of(text: str) -> dict[str, int]:
     mesh: dict[str, int] = {}
     for item in text.split(","):
         name, _, ways = item.partition("=")
-        if not ways.strip().isdigit():
+        if not ways.strip().isdecimal():
             raise NoFormula(f"mesh {text!r}: write it as fsdp=16,tensor=8")
         if name.strip() in mesh:
             raise NoFormula(f"mesh {text!r}: axis {name.strip()} comes twice; write it as fsdp=16,tensor=8")

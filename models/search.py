@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import isqrt
 
 from tracegap.models import division, footprint
 from tracegap.models.architecture import Model
@@ -92,7 +93,8 @@ def _fills(model: Model, stages: int) -> bool:
 
 @cache
 def _divisors(n: int) -> tuple[int, ...]:
-    return tuple(i for i in range(1, n + 1) if n % i == 0)
+    small = [i for i in range(1, isqrt(n) + 1) if n % i == 0]
+    return tuple(sorted({*small, *(n // i for i in small)}))
 
 
 def slice_shape(chip: Chip, devices: int) -> tuple[int, ...] | None:
@@ -167,9 +169,7 @@ def first_fit(
     return list(found.values())
 
 
-def _memory_bytes(
-    model: Model, chip: Chip, mesh: Mapping[str, int], tokens_per_step: int, recipe: Recipe
-) -> float:
+def _memory_bytes(model: Model, chip: Chip, mesh: Mapping[str, int], tokens_per_step: int, recipe: Recipe) -> float:
     """Of the fullest device."""
     size = sizes(mesh)
     microbatches = recipe.microbatches or 1

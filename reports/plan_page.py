@@ -36,7 +36,8 @@ def _head(r: dict[str, Any]) -> dict[str, Any]:
         s = r["serving"]
         best = max(s["points"], key=lambda p: p["tokens_per_s"], default=None)
         headline = "Not even one sequence fits."
-        numbers = [("room for", f"{s['max_sequences']} sequences", "beside the weights")]
+        room = "unknown" if s["max_sequences"] is None else people.plural(s["max_sequences"], "sequence")
+        numbers = [("room for", room, s["unfit"] or "beside the weights")]
         if best:
             headline = (
                 f"Up to {people.count(round(best['tokens_per_s']))} tokens/s on {s['devices']} × {r['hardware_name']}, "
@@ -66,7 +67,7 @@ def _head(r: dict[str, Any]) -> dict[str, Any]:
             numbers.append(("your rate", rate, f"a device: {r['smell']['verdict']}"))
     else:
         headline = f"No mesh of {r['devices'] or 0:,} × {r['hardware_name']} holds the model and its batch."
-        numbers = [("fewest devices", people.count(r["fewest_devices"]), "")]
+        numbers = [("fewest devices", people.count(r["fewest_devices"]), r["unfit"])]
     return {
         "title": f"{r['model']} on {r['hardware_name']}",
         "headline": headline,
@@ -282,15 +283,24 @@ def _scaling_section(s: dict[str, Any], reachable_share: float) -> Section:
 def _serving_sections(s: dict[str, Any]) -> dict[str, Section]:
     if not s["points"]:
         return {}
-    rows = pl.DataFrame(s["points"]).with_columns(step_ms=pl.col("step_s") * 1e3)
+    rows = pl.DataFrame(s["points"]).with_columns(
+        step_ns=pl.col("step_s") * 1e9,
+        said=pl.col("step_s").map_elements(lambda seconds: people.duration(seconds * 1e9), return_dtype=pl.String),
+    )
     chart = (
         alt.Chart(rows)
         .mark_line(point=True, color=theme.BLUE)
         .encode(
-            x=alt.X("step_ms:Q", title="a token of each sequence, ms", scale=alt.Scale(zero=False)),
+            # From zero, as a range of a few per cent would look like a cliff; few labels, which do not touch
+            x=alt.X(
+                "step_ns:Q",
+                title="a token of each sequence",
+                scale=alt.Scale(zero=True),
+                axis=alt.Axis(labelExpr=theme.NS_AXIS, tickCount=6, labelOverlap=True),
+            ),
             y=alt.Y("tokens_per_s:Q", title="tokens a second"),
             order="batch:Q",
-            tooltip=["batch:Q", "step_ms:Q", "tokens_per_s:Q", "bound:N"],
+            tooltip=["batch:Q", "said:N", "tokens_per_s:Q", "bound:N"],
         )
         .properties(width="container", height=280)
     )
@@ -304,7 +314,7 @@ def _serving_sections(s: dict[str, Any]) -> dict[str, Section]:
                     rows,
                     [
                         Column("batch", "sequences", people.count),
-                        Column("step_ms", "step", lambda ms: people.duration(ms * 1e6)),
+                        Column("step_ns", "step", people.duration),
                         Column("tokens_per_s", "tokens/s", people.count),
                         Column("tokens_per_s_per_device", "tokens/s a device", people.count),
                         Column("bound", "bound by"),

@@ -16,7 +16,7 @@ def screen(result: dict[str, Any]) -> list[RenderableType]:
     out: list[RenderableType] = [tables.table(["", "", ""], rows(result))]
     if len(result.get("ranking") or ()) > 1:
         out.append(_ranking(result))
-    if result.get("serving"):
+    if result.get("serving") and result["serving"]["points"]:
         out.append(_frontier(result["serving"]))
     return out
 
@@ -50,7 +50,8 @@ def _body(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
             f"{significant(smell['measured_tflops'])} TFLOP/s a device",
             f"{smell['verdict']} ({people.percent(smell['share_of_peak'])} of the peak)",
         )
-    for training in r["published"]:
+    # Rates of trainings say nothing of a server
+    for training in () if r.get("serving") else r["published"]:
         rate = human(training["flops_per_s"], "FLOP/s")
         yield "people reach", rate, f"{training['run']}, {training['devices']:,} devices: {training['note']}"
 
@@ -59,15 +60,15 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     fewest = r["fewest_devices"]
     yield (
         "fits on",
-        f"{fewest:,} devices" if fewest else "no number of devices that was tried",
+        people.plural(fewest, "device") if fewest else "no number of devices that was tried",
         f"{r['hardware_name']}, {r['tokens_per_step']:,} tokens a step; the fewest, "
         + ("of whole nodes" if fewest and fewest & (fewest - 1) else "in powers of two"),
     )
     if not r["ranking"]:
-        yield "this many", f"{r['devices'] or 0:,} devices", "no mesh fits"
+        yield "this many", people.plural(r["devices"] or 0, "device"), f"no mesh fits: {r['unfit']}"
         return
     memory, capacity = r["memory"], r["memory_bytes"]
-    yield "mesh", mesh_text(r["mesh"]), f"{r['devices']:,} devices; {recipe_text(r['ranking'][0])}"
+    yield "mesh", mesh_text(r["mesh"]), f"{people.plural(r['devices'], 'device')}; {recipe_text(r['ranking'][0])}"
     yield (
         "memory a device",
         human(r["memory_total"], "B"),
@@ -106,15 +107,19 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         f"{people.percent(r['mfu'])} MFU, {human(r['flops_per_s_per_device'], 'FLOP/s')} a device",
     )
     yield "step at most", human_ns(r["upper_ns"]), "no communication hides"
-    yield "compute-optimal", human(r["optimal_tokens"]), "tokens, 20 a parameter that a token uses"
+    if r["optimal_tokens"] is not None:
+        yield "compute-optimal", human(r["optimal_tokens"]), "tokens, 20 a parameter that a token uses"
     if r["campaign"]:
-        yield from _campaign(r["campaign"])
+        yield from _campaign(r["campaign"], tuning=r["optimal_tokens"] is None)
     if r["scaling"]:
-        limit = r["scaling"]["limit"]
+        limit, points = r["scaling"]["limit"], r["scaling"]["points"]
         yield (
             "strong scaling",
-            f"{limit:,} devices" if limit else "limit not reached",
-            "from here arithmetic is less than half of a step on any mesh, at this batch",
+            people.plural(limit, "device") if limit else "no limit found",
+            "from here on arithmetic is less than half of a step on any mesh, at this batch"
+            if limit
+            else "arithmetic can be half of a step or more"
+            + (f" up to {people.plural(points[-1]['devices'], 'device')}, the most tried" if points else ""),
         )
 
 
@@ -124,7 +129,7 @@ def _reachable(share: float) -> str:
     return f"matrix products at {people.percent(share)} of the peak"
 
 
-def _campaign(c: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _campaign(c: dict[str, Any], *, tuning: bool) -> Iterator[tuple[str, str, str]]:
     goodput = c["goodput"]
     yield (
         "training",
@@ -140,7 +145,8 @@ def _campaign(c: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield (
         "6PD",
         f"{c['flops_6pd']:.3g} FLOP",
-        f"{significant(c['tokens_per_param'])} tokens a parameter; optimal at 20 for {human(c['optimal_params'])}",
+        f"{significant(c['tokens_per_param'])} tokens a parameter"
+        + ("" if tuning else f"; optimal at 20 for {human(c['optimal_params'])}"),
     )
 
 
@@ -148,7 +154,7 @@ def _serving(r: dict[str, Any], s: dict[str, Any]) -> Iterator[tuple[str, str, s
     fewest = s["fewest_devices"]
     yield (
         "server",
-        f"{s['devices']} devices",
+        people.plural(s["devices"], "device"),
         f"{r['hardware_name']}; weights {s['weight_dtype']}, cache {s['kv_dtype']}, products {s['math_dtype']}; "
         + (f"fits on {fewest}" if fewest else "memory of the part unknown"),
     )
@@ -156,8 +162,11 @@ def _serving(r: dict[str, Any], s: dict[str, Any]) -> Iterator[tuple[str, str, s
     yield (
         "cache a sequence",
         human(s["cache_bytes_per_sequence"], "B"),
-        f"{s['prompt']:,} tokens of prompt, {s['answer']:,} of answer; room for {s['max_sequences']} sequences",
+        f"{s['prompt']:,} tokens of prompt, {s['answer']:,} of answer; {_room(s['max_sequences'])}",
     )
+    if s["unfit"]:
+        yield "does not fit", "not one sequence", s["unfit"]
+        return
     yield (
         "prefill",
         human_ns(s["prefill_s"] * 1e9),
@@ -178,6 +187,10 @@ def _serving(r: dict[str, Any], s: dict[str, Any]) -> Iterator[tuple[str, str, s
             f"at batch 1, {p['speedup_at_most']:.2f} × at {d['batch']}: {p['draft_len']} draft tokens, "
             f"{people.percent(p['accept'])} accepted, each at {people.percent(p['draft_cost'])} of a step",
         )
+
+
+def _room(sequences: int | None) -> str:
+    return "memory of the part unknown" if sequences is None else f"room for {people.plural(sequences, 'sequence')}"
 
 
 def _frontier(s: dict[str, Any]) -> RenderableType:

@@ -31,6 +31,10 @@ SHOWN = 8
 """Meshes of a ranking that are answered."""
 SCALING_POINTS = 10
 """Numbers of devices in a scaling curve, each twice the one before."""
+MOST_DEVICES = 1 << 20
+"""That a plan takes: several times the largest clusters."""
+AXIS_OF = {"schedule": "pipeline", "virtual_stages": "pipeline", "context": "context", "async_tensor": "tensor"}
+"""Axis without which a choice of a recipe is none."""
 
 
 def model_of(description: dict[str, Any], source: str = "[model] of the manifest") -> Model:
@@ -137,30 +141,23 @@ def _value(text: str) -> Any:
 
 def _named(text: str, seq: int | None) -> Subject:
     path = Path(text)
+    if not text.strip():
+        raise TracegapError("an empty name where a model is expected; `tracegap plan --help` lists the presets")
+    if path.is_dir():
+        inside = path / "config.json"
+        hint = f": {inside} in it may be meant" if inside.is_file() else ""
+        raise TracegapError(f"{text} is a folder, not a model{hint}")
     if not path.is_file():
+        if path.exists():
+            raise TracegapError(f"{text} is no regular file")
         if path.suffix in (".json", ".toml", ".yaml", ".yml"):
             raise TracegapError(f"{text}: no such file")
         preset = presets.get(text)
         return Subject(name=preset.name, source=preset.source, model=_with_seq(preset.model, seq), described=Manifest())
-    if path.suffix == ".json":
-        try:
-            config = json.loads(path.read_text())
-        except ValueError as e:
-            raise TracegapError(f"{path}: not JSON: {e}") from e
-        if isinstance(config, dict) and ("model_type" in config or "architectures" in config):
-            try:
-                model = hf_config.model_from(config)
-            except TracegapError as e:
-                raise TracegapError(f"{path}: {e}") from e
-            chosen = seq or min(model.seq or DEFAULT_SEQ, DEFAULT_SEQ)
-            shorter = seq is None and chosen != model.seq
-            return Subject(
-                name=path.stem if path.stem != "config" else path.absolute().parent.name,
-                source=str(path),
-                model=_with_seq(model, chosen),
-                described=Manifest(),
-                assumed=(f"sequences of {chosen:,} tokens (--seq)",) if shorter else (),
-            )
+    if not path.read_bytes().strip():
+        raise TracegapError(f"{path} is empty")
+    if path.suffix == ".json" and (subject := _of_config(path, seq)):
+        return subject
     described = manifest.load(path)
     if described.model is None:
         raise TracegapError(f"{path}: the manifest lacks [model]")
@@ -169,6 +166,33 @@ def _named(text: str, seq: int | None) -> Subject:
     except TracegapError as e:
         raise TracegapError(f"{path}: {e}") from e
     return Subject(name=described.job or path.stem, source=str(path), model=model, described=described)
+
+
+def _of_config(path: Path, seq: int | None) -> Subject | None:
+    """The model of a config.json of Hugging Face; None where the file is another, a manifest perhaps."""
+    try:
+        config = json.loads(path.read_text())
+    except (ValueError, RecursionError) as e:
+        raise TracegapError(f"{path}: not JSON: {e}") from e
+    if not isinstance(config, dict) or not config:
+        raise TracegapError(f"{path}: no config.json of a model (model_type) and no manifest ([model])")
+    if "model_type" in config or "architectures" in config:
+        try:
+            model = hf_config.model_from(config)
+        except TracegapError as e:
+            raise TracegapError(f"{path}: {e}") from e
+        chosen = seq or min(model.seq or DEFAULT_SEQ, DEFAULT_SEQ)
+        assumed = [f"sequences of {chosen:,} tokens (--seq)"] if seq is None and chosen != model.seq else []
+        if config.get("quantization_config"):
+            assumed.append(f"quantization_config is ignored: weights are {model.dtype} (--weights with --serve)")
+        return Subject(
+            name=path.stem if path.stem != "config" else path.absolute().parent.name,
+            source=str(path),
+            model=_with_seq(model, chosen),
+            described=Manifest(),
+            assumed=tuple(assumed),
+        )
+    return None
 
 
 def _with_seq(model: Model, seq: int | None) -> Model:
@@ -200,6 +224,7 @@ def answer(question: Question) -> dict[str, Any]:
     else:
         result["smell"] = None
     result["published"] = [dataclasses.asdict(t) for t in published.TRAININGS if t.chip == chip.id]
+    _check_devices(question.devices)
     if question.serve:
         return result | {"serving": _serving(question, model, chip, result["assumed"])}
     return result | _training(question, subject, chip, result["assumed"])
@@ -211,24 +236,47 @@ def _chip(names: str | None, source: str) -> Chip:
     return slowest([hardware.get(name.strip()) for name in names.split(",")])
 
 
-def _training(question: Question, subject: Subject, chip: Chip, assumed: list[str]) -> dict[str, Any]:
-    described, model = subject.described, subject.model
-    tokens_per_step = question.batch_tokens or described.tokens_per_step
-    if tokens_per_step is None:
-        if described.model is not None:
+def _step_tokens(question: Question, subject: Subject, assumed: list[str]) -> int:
+    """Tokens of a step, at least one sequence."""
+    seq = subject.model.seq
+    tokens = question.batch_tokens or subject.described.tokens_per_step
+    if tokens is None:
+        if subject.described.model is not None:
             raise TracegapError(f"{subject.source}: the manifest lacks tokens_per_step (or --batch-tokens)")
-        tokens_per_step = DEFAULT_BATCH // (model.seq or 1) * (model.seq or 1) or (model.seq or 1)
-        assumed.append(f"steps of {tokens_per_step:,} tokens (--batch-tokens)")
-    if model.seq is not None and tokens_per_step < model.seq:
+        tokens = DEFAULT_BATCH // (seq or 1) * (seq or 1) or (seq or 1)
+        assumed.append(f"steps of {tokens:,} tokens (--batch-tokens)")
+    if seq is not None and tokens < seq:
         raise TracegapError(
-            f"a step of {tokens_per_step:,} tokens does not hold one sequence of {model.seq:,}: "
+            f"a step of {tokens:,} tokens does not hold one sequence of {seq:,}: "
             "raise --batch-tokens (tokens_per_step) or lower --seq"
         )
-    network = None if question.network_gb_per_s is None else question.network_gb_per_s * GB
-    topology = described.topology or {}
+    return tokens
+
+
+def _mesh(question: Question, subject: Subject) -> dict[str, int] | None:
+    """The mesh that is asked for, if one is."""
+    described = subject.described
     mesh = question.mesh or (None if question.devices else described.mesh)
     if mesh is None and question.devices is None and described.world_size:
         mesh = {"data": described.world_size}
+    if mesh:
+        _check_mesh(mesh, question.recipe)
+    if question.recipe.expert_skew != 1 and not subject.model.experts:
+        raise TracegapError("--expert-skew (expert_skew) is of a mixture of experts, which this model is not")
+    return mesh
+
+
+def _training(question: Question, subject: Subject, chip: Chip, assumed: list[str]) -> dict[str, Any]:
+    described, model = subject.described, subject.model
+    tokens_per_step = _step_tokens(question, subject, assumed)
+    uneven = _uneven(tokens_per_step, model.seq or 1)
+    assumed += uneven
+    if model.positions and (model.seq or 0) > model.positions:
+        assumed.append(_positions(model, model.seq or 0))
+    network = None if question.network_gb_per_s is None else question.network_gb_per_s * GB
+    topology = described.topology or {}
+    mesh = _mesh(question, subject)
+    sequences = tokens_per_step // (model.seq or 1)
     fewest = search.fewest_devices(model, chip, tokens_per_step, question.recipe, kept=question.kept)
     devices = sizes(mesh).devices if mesh else question.devices or fewest
     links = Links(
@@ -250,19 +298,19 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         "fits": False,
         "remedies": [],
         "devices": devices,
-        "optimal_tokens": campaign.TOKENS_PER_PARAM * model.active_params,
+        "unfit": None,
+        "optimal_tokens": None if model.lora_rank else campaign.TOKENS_PER_PARAM * model.active_params,
         "towers": {},
     }
     if mesh:
-        candidates = [
-            search.of_mesh(
-                model, chip, mesh, tokens_per_step, question.recipe, links=links, kept=question.kept
-            )
-        ]
+        try:
+            only = search.of_mesh(model, chip, mesh, tokens_per_step, question.recipe, links=links, kept=question.kept)
+        except TracegapError as e:
+            # What follows from a batch of part sequences is told with its cause
+            raise TracegapError("; ".join([str(e), *uneven])) from e
+        candidates = [only]
     elif devices:
-        ranking = search.rank(
-            model, chip, devices, tokens_per_step, question.recipe, links=links, kept=question.kept
-        )
+        ranking = search.rank(model, chip, devices, tokens_per_step, question.recipe, links=links, kept=question.kept)
         candidates = list(ranking.distinct)
         out |= {"tried": ranking.tried, "fitting": ranking.fitting}
     else:
@@ -277,7 +325,10 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
             out |= _towers(subject, chip, best, tokens_per_step, links)
         out["ranking"] = [_candidate(candidate) for candidate in candidates[:SHOWN]]
         if question.tokens:
+            assumed += _reliability_assumed(question)
             out["campaign"] = _campaign(question, model, best.plan.devices, out["predicted_ns"], tokens_per_step)
+    else:
+        out["unfit"] = _why_none(model, chip, devices, sequences, out["tried"])
     if question.scaling and fewest:
         counts = [fewest << i for i in range(SCALING_POINTS)]
         curve = search.scaling(model, chip, tokens_per_step, counts, question.recipe, kept=question.kept)
@@ -299,6 +350,59 @@ def _dealt(model: Model, found: Plan, tokens_per_step: int) -> Iterator[str]:
     else:
         most = ceil(sequences / replicas)
         yield f"{sequences:,.1f} sequences over {replicas:,} replicas: the step waits for the busiest, which has {most:,}"
+
+
+def _uneven(tokens: int, seq: int) -> list[str]:
+    """What is to be said of a batch that is no whole number of sequences."""
+    if tokens % seq == 0:
+        return []
+    power = min((seq << i for i in range(tokens.bit_length() + 1)), key=lambda whole: abs(whole - tokens))
+    return [
+        f"{tokens:,} tokens a step are {tokens / seq:,.1f} sequences of {seq:,}: {tokens // seq * seq:,} would be whole, "
+        f"{power:,} a power of two of them (--batch-tokens)"
+    ]
+
+
+def _positions(model: Model, tokens: int) -> str:
+    return f"sequences of {tokens:,} tokens, though the model's table ends at position {model.positions:,}"
+
+
+def _reliability_assumed(question: Question) -> list[str]:
+    """What a campaign takes for granted where nobody says."""
+    said = (
+        (question.device_mtbf_hours, "a failure of each device every "
+         f"{campaign.DEVICE_MTBF_S / S_PER_HOUR:,.0f} h, as of Llama 3's H100s, whatever the part (--mtbf)"),
+        (question.checkpoint_s, f"a checkpoint stops training for {campaign.CHECKPOINT_S:.0f} s (--checkpoint)"),
+        (question.restart_s, f"{campaign.RESTART_S:.0f} s from a failure to the next new step (--restart)"),
+    )  # fmt: skip
+    return [words for value, words in said if value is None]
+
+
+def _why_none(model: Model, chip: Chip, devices: int | None, sequences: int, tried: int | None) -> str:
+    """Why no mesh holds a training."""
+    if devices is None:
+        return "the model and its batch do not fit into the memory of any number of devices that was tried"
+    if tried:
+        memory = f" of {chip.device_memory_bytes / GB:,.0f} GB" if chip.device_memory_bytes else ""
+        return f"memory{memory}: none of {tried:,} meshes that divide the model and the batch fits"
+    if any(search.meshes(model, chip, devices, devices * (model.seq or 1), coarse=True)):
+        return f"a step has fewer sequences ({sequences:,}) than replicas: raise --batch-tokens or lower --seq"
+    return f"{devices:,} devices do not divide heads, layers, experts and sequences of the model"
+
+
+def _check_devices(devices: int | None) -> None:
+    if devices and devices > MOST_DEVICES:
+        raise TracegapError(f"{devices:,} devices: a plan takes at most {MOST_DEVICES:,}")
+
+
+def _check_mesh(mesh: dict[str, int], recipe: Recipe) -> None:
+    """Raises TracegapError where a mesh is larger than any cluster, or a choice would be without effect on it."""
+    size = sizes(mesh)
+    _check_devices(size.devices)
+    for choice, axis in AXIS_OF.items():
+        if getattr(recipe, choice) != getattr(Recipe(), choice) and getattr(size, axis) == 1:
+            option = choice.replace("_", "-")
+            raise TracegapError(f"--{option} ({choice}) needs a mesh with a {axis} axis: this one has none")
 
 
 def _host_cards(chip: Chip, devices: int | None, assumed: list[str]) -> int | None:
@@ -394,6 +498,9 @@ def _campaign(question: Question, model: Model, devices: int, step_ns: int, toke
 
 
 def _serving(question: Question, model: Model, chip: Chip, assumed: list[str]) -> dict[str, Any]:
+    assumed.append(f"a server fills {serving.USABLE_MEMORY:.0%} of the memory of its devices")
+    if model.positions and question.prompt + question.answer > model.positions:
+        assumed.append(_positions(model, question.prompt + question.answer))
     weight_dtype = question.weight_dtype or model.dtype
     kv_dtype = question.kv_dtype or model.dtype
     context = question.prompt + question.answer
@@ -415,9 +522,16 @@ def _serving(question: Question, model: Model, chip: Chip, assumed: list[str]) -
         assumed.append(f"{weight_dtype} weights are multiplied in {server.arithmetic} (--math)")
     points = serving.frontier(server)
     share = published.reachable_share(chip.id, server.arithmetic) or 1.0
+    unfit = None
+    if not points:
+        # Weights alone, or beside them not even one cache
+        needed = server.weight_bytes + server.cache_bytes
+        room = serving.USABLE_MEMORY * devices * (chip.device_memory_bytes or 0)
+        unfit = f"weights and one sequence need {needed / GB:,.1f} GB, there are {room / GB:,.1f} GB"
     out: dict[str, Any] = {
         "devices": devices,
         "fewest_devices": fewest,
+        "unfit": unfit,
         "prompt": question.prompt,
         "answer": question.answer,
         "weight_dtype": weight_dtype,

@@ -5,7 +5,9 @@ from typing import Any
 
 import click
 
+from tracegap.flows.options import Count, Finite, Mesh, Rule, Written, check_together
 from tracegap.flows.shell import (
+    CHECK_FAILED,
     cli,
     dump,
     json_option,
@@ -43,35 +45,49 @@ def hardware(chip: str | None, as_json: bool) -> None:
         show(tables.table(columns, [tuple(r[c] for c in columns) for r in rows]))
 
 
-def _number(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """A count as people write it: 300B, 15T, 4M, 524288."""
-    if text is None:
-        return None
-    scale = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}.get(text[-1:].lower())
-    try:
-        value = float(text[:-1]) * scale if scale else float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise click.BadParameter(f"{text!r} is no number such as 15T or 4194304", param=option)
-    return value
+MOST_SEQ = 1 << 30
+"""Tokens of a sequence, microbatches or chunks."""
+_FOR_TRAINING = (
+    "mesh", "batch_tokens", "tokens", "price", "mtbf", "checkpoint", "restart", "recompute", "zero", "schedule",
+    "virtual_stages", "microbatches", "context", "async_tensor", "expert_skew", "optimizer", "gradients", "offload",
+    "scaling",
+)  # fmt: skip
+_TOGETHER = (
+    Rule(options=_FOR_TRAINING, beside="serve", why=", which trains nothing"),
+    Rule(options=("prompt", "answer", "weight_dtype", "kv_dtype"), without="serve"),
+    Rule(options=("devices",), beside="mesh", why=", which says how many devices there are"),
+    Rule(options=("price", "mtbf", "checkpoint", "restart"), without="tokens", why=", the length of the training"),
+)
 
 
-@cli.command()
+class _WithPresets(click.Command):
+    """Lists the presets below its help."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from tracegap.models import presets
+
+        with formatter.section("Presets"):
+            formatter.write_text(", ".join(presets.names()))
+        super().format_epilog(ctx, formatter)
+
+
+@cli.command(cls=_WithPresets)
 @click.argument("model")
 @click.option("--hardware", "chip", help="Part, by catalogue id; of several, joined by commas, the slowest counts.")
 @click.option(
-    "--devices", type=click.IntRange(1), help="Devices to find the best meshes for; else the fewest that fit."
+    "--devices",
+    type=click.IntRange(1),
+    help="Devices to find the best meshes for; else the fewest that fit.",
 )
-@click.option("--mesh", help="One mesh instead, such as fsdp=16,tensor=8; the last axis is the fastest.")
-@click.option("--batch-tokens", callback=_number, help="Tokens of a step, such as 4M.")
-@click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence.")
-@click.option("--tokens", callback=_number, help="Tokens to train on, such as 15T: days, device-hours, money.")
-@click.option("--price", type=click.FloatRange(0), help="USD a device-hour.")
-@click.option("--mtbf", type=click.FloatRange(0, min_open=True), help="Hours between failures of one device.")
-@click.option("--checkpoint", type=click.FloatRange(0, min_open=True), help="Seconds that a checkpoint stops training.")
-@click.option("--restart", type=click.FloatRange(0), help="Seconds from a failure to the next new step.")
-@click.option("--network", type=click.FloatRange(0, min_open=True), help="A device's share of the network, GB/s.")
+@click.option("--mesh", type=Mesh(), help="One mesh instead, such as fsdp=16,tensor=8; the last axis is the fastest.")
+@click.option("--batch-tokens", type=Count(), help="Tokens of a step, such as 4M.")
+@click.option("--seq", type=click.IntRange(1, MOST_SEQ), help="Tokens of a sequence.")
+@click.option("--tokens", type=Count(1e18), help="Tokens to train on, such as 15T: days, device-hours, money.")
+@click.option("--price", type=Finite(0), help="USD a device-hour.")
+@click.option("--mtbf", type=Finite(), help="Hours between failures of one device; else 50,700, of Llama 3's H100s.")
+@click.option("--checkpoint", type=Finite(), help="Seconds that a checkpoint stops training; else 30.")
+@click.option("--restart", type=Finite(0), help="Seconds from a failure to the next new step; else 600.")
+@click.option("--network", type=Finite(), help="A device's share of the network, GB/s.")
 @click.option(
     "--recompute",
     type=click.Choice(["none", "selective", "full"]),
@@ -83,13 +99,17 @@ def _number(_: click.Context, option: click.Parameter, text: str | None) -> floa
     help="Of a pipeline: gpipe, 1f1b, interleaved, zero_bubble_h1, zero_bubble_h2 or dualpipe. Not given: the faster "
     "of 1f1b and interleaved.",
 )
-@click.option("--virtual-stages", type=click.IntRange(1), default=1, show_default=True, help="With interleaved.")
-@click.option("--microbatches", type=click.IntRange(1), help="Of a replica in a step. Not given: as few as fit.")
+@click.option(
+    "--virtual-stages", type=click.IntRange(1, MOST_SEQ), default=1, show_default=True, help="With interleaved."
+)
+@click.option(
+    "--microbatches", type=click.IntRange(1, MOST_SEQ), help="Of a replica in a step. Not given: as few as fit."
+)
 @click.option("--context", default="ring", show_default=True, help="Of a context axis: ring, ulysses or all_gather.")
 @click.option("--async-tensor", is_flag=True, help="Tensor collectives run beside pieces of their products.")
 @click.option(
     "--expert-skew",
-    type=click.FloatRange(1),
+    type=Finite(1),
     default=1,
     show_default=True,
     help="Tokens of the busiest rank over the mean.",
@@ -100,31 +120,38 @@ def _number(_: click.Context, option: click.Parameter, text: str | None) -> floa
     show_default=True,
     help="Or adam8bit, sgd_momentum, adam_fp32: 12, 6, 8, 8 bytes a weight.",
 )
-@click.option("--gradients", type=click.FloatRange(0, min_open=True), help="Bytes of a gradient; else as a weight.")
+@click.option("--gradients", type=Finite(), help="Bytes of a gradient; else as a weight.")
 @click.option("--math", "math_dtype", help="Dtype of matrix products, such as fp8; else the model's.")
 @click.option("--offload", multiple=True, help="To the host: optimizer, activations; may be given twice.")
-@click.option("--measured", type=click.FloatRange(0, min_open=True), help="TFLOP/s a device: can that be true?")
+@click.option("--measured", type=Finite(), help="TFLOP/s a device: can that be true?")
 @click.option("--scaling", is_flag=True, help="Also the best mesh of more and more devices.")
-@click.option("--serve", is_flag=True, help="Serve the model instead of training it.")
-@click.option("--prompt", type=click.IntRange(1), default=8192, show_default=True, help="Tokens; with --serve.")
-@click.option("--answer", type=click.IntRange(1), default=512, show_default=True, help="Tokens; with --serve.")
+@click.option("--serve", is_flag=True, help="Serve the model instead of training it, in 95 % of the memory.")
+@click.option(
+    "--prompt", type=click.IntRange(1, MOST_SEQ), default=8192, show_default=True, help="Tokens; with --serve."
+)
+@click.option(
+    "--answer", type=click.IntRange(1, MOST_SEQ), default=512, show_default=True, help="Tokens; with --serve."
+)
 @click.option("--weights", "weight_dtype", help="Dtype of served weights: bf16, fp8, int8, int4.")
 @click.option("--kv", "kv_dtype", help="Dtype of the cache.")
-@click.option("--page", "out", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page with charts.")
+@click.option("--page", "out", type=Written(), help="Also write a page with charts.")
 @json_option
-def plan(model: str, chip: str | None, mesh: str | None, out: Path | None, as_json: bool, **asked: Any) -> None:
+@click.pass_context
+def plan(ctx: click.Context, /, model: str, chip: str | None, out: Path | None, as_json: bool, **asked: Any) -> None:
     """Say what training or serving a model must cost, and on which mesh it is best, without any trace.
 
     MODEL is a preset such as llama-3-70b, a Hugging Face config.json, a manifest with [model], [mesh] and
     tokens_per_step, as beside traces, or numbers: layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256,seq=8192.
     Numbers may follow one of the others to change it, as in llama-3-70b,lora_rank=16.
 
+    The exit status is 1 where nothing fits: no mesh of that many devices, or not one sequence beside served weights.
+
     Example: tracegap plan llama-3-70b --hardware h100_sxm --devices 512 --tokens 15T --price 2.5
     """
-    from tracegap.models.mesh import mesh_of
     from tracegap.models.recipe import Recipe
     from tracegap.reports import plan_text, planning
 
+    check_together(ctx, _TOGETHER)
     recipe = Recipe(
         zero=asked["zero"] or 0,
         recompute=asked["recompute"] or "none",
@@ -144,7 +171,7 @@ def plan(model: str, chip: str | None, mesh: str | None, out: Path | None, as_js
             model=model,
             hardware=chip,
             devices=asked["devices"],
-            mesh=mesh_of(mesh) if mesh else None,
+            mesh=asked["mesh"],
             batch_tokens=None if asked["batch_tokens"] is None else round(asked["batch_tokens"]),
             seq=asked["seq"],
             tokens=asked["tokens"],
@@ -173,3 +200,5 @@ def plan(model: str, chip: str | None, mesh: str | None, out: Path | None, as_js
         from tracegap.reports import page
 
         click.echo(f"page: {page.render_plan(result, out)}", err=as_json)
+    if (result.get("serving") or result)["unfit"]:
+        ctx.exit(CHECK_FAILED)

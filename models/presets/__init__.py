@@ -5,13 +5,13 @@ To add one, add a file; its tests find it.
 
 import tomllib
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from tracegap.models.architecture import Model
 from tracegap.models.errors import TracegapError
+from tracegap.models.names import did_you_mean
 
 
 class UnknownModel(TracegapError):
@@ -51,11 +51,10 @@ def names() -> tuple[str, ...]:
 
 @cache
 def get(preset_id: str) -> Preset:
-    """The preset of that id. Raises UnknownModel, which lists the known ones."""
+    """The preset of that id. Raises UnknownModel, which names the nearest ones."""
     if preset_id not in names():
-        near = get_close_matches(preset_id, names(), n=3)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UnknownModel(f"no model {preset_id!r} among the presets; {hint}known are {', '.join(names())}")
+        hint = did_you_mean(preset_id, names())
+        raise UnknownModel(f"no model {preset_id!r} among the presets{hint or ';'} `tracegap plan --help` lists all")
     text = resources.files(__name__).joinpath(f"{preset_id}.toml").read_text(encoding="utf-8")
     values: dict[str, Any] = tomllib.loads(text)
     return Preset(id=preset_id, **(values | {"model": Model(**values["model"])}))

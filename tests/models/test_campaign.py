@@ -51,5 +51,5 @@ def test_failures_stretch_the_time_and_can_eat_all_of_it():
     half = campaign(**same, devices=8, reliability=Goodput(mtbf_s=1e3, interval_s=1e2, share=0.5))
     assert half.days == 2 * whole.days
     assert whole.usd is None
-    with pytest.raises(NoFormula, match="no training gets ahead of its restarts"):
+    with pytest.raises(NoFormula, match="no training gets ahead of its checkpoints and restarts"):
         campaign(**same, devices=1_000_000)

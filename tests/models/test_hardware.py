@@ -116,7 +116,7 @@ def test_a_contradiction_or_an_open_choice_hits_none(
 
 
 def test_unknown_id_lists_what_is_known() -> None:
-    with pytest.raises(UnknownChip, match=r"no chip 'h100_smx'.*did you mean h100_sxm.*tpu_v5e"):
+    with pytest.raises(UnknownChip, match=r"no chip 'h100_smx'.*did you mean h100_sxm.*`tracegap hardware` lists all"):
         hardware.get("h100_smx")
 
 

@@ -163,3 +163,8 @@ def test_a_mesh_is_read_as_it_is_written(mesh):
 def test_what_is_no_mesh(text):
     with pytest.raises(NoFormula):
         mesh_of(text)
+
+
+@pytest.mark.parametrize("n", [1, 2, 12, 49, 97, 360, 10_000_000])
+def test_divisors_are_all_and_in_order(n):
+    assert search._divisors(n) == tuple(i for i in range(1, n + 1) if n % i == 0)

@@ -61,7 +61,14 @@ def test_a_preset_is_ranked_and_priced():
     assert often["goodput"]["mtbf_s"] == pytest.approx(1000 * 3600 / 512)
     assert often["days"] > run_of["days"]
     assert often["usd"] is None
-    assert said["assumed"] == ["steps of 4,194,304 tokens (--batch-tokens)"]
+    assert said["assumed"] == [
+        "steps of 4,194,304 tokens (--batch-tokens)",
+        "a failure of each device every 50,677 h, as of Llama 3's H100s, whatever the part (--mtbf)",
+        "a checkpoint stops training for 30 s (--checkpoint)",
+        "600 s from a failure to the next new step (--restart)",
+    ]
+    told = asked("llama-3-70b", "--hardware", "h100_sxm", "--devices", 512, "--tokens", "15T", *frail)
+    assert told["assumed"] == said["assumed"][:1]
 
 
 def test_a_manifest_has_its_own_mesh(tmp_path):
@@ -174,7 +181,7 @@ def test_a_config_json_is_read_with_a_usual_sequence(tmp_path):
 
 def test_a_server():
     said = asked("llama-3-70b", "--hardware", "tpu_v5e", "--serve", "--weights", "int8", "--kv", "int8")
-    assert said["assumed"] == ["int8 weights are multiplied in bf16 (--math)"]
+    assert said["assumed"][-1] == "int8 weights are multiplied in bf16 (--math)"
     said = said["serving"]
     assert said["math_dtype"] == "bf16"
     assert (said["devices"], said["fewest_devices"]) == (8, 8)
@@ -184,7 +191,7 @@ def test_a_server():
     asked_for = asked(
         "llama-3-70b", "--hardware", "tpu_v5e", "--serve", "--weights", "int8", "--kv", "int8", "--math", "int8"
     )
-    assert (asked_for["assumed"], asked_for["serving"]["math_dtype"]) == ([], "int8")
+    assert (asked_for["assumed"], asked_for["serving"]["math_dtype"]) == (["a server fills 95% of the memory of its devices"], "int8")
     assert asked_for["serving"]["prefill_s"] < said["prefill_s"]
     screen = run("mixtral-8x7b", "--hardware", "h100_sxm", "--serve").output
     for words in ("prefill", "speculation", "tokens/s a device"):
@@ -256,6 +263,8 @@ def test_the_slowest_of_several_parts_counts():
         (["llama-3-8b", "--hardware", "h100_sxm", "--serve", "--weights", "w4"], "weights in 'w4': known are fp64"),
         (["llama-3-8b", "--hardware", "h100_sxm", "--serve", "--kv", "w4"], "cache in 'w4': known are fp64"),
         (["llama-3-8b,depth=3", "--hardware", "h100_sxm"], "'depth' is no number of a model; known are layers"),
+        (["", "--hardware", "h100_sxm"], "an empty name where a model is expected"),
+        (["mixtral-8x7b,capacity_factor=nan", "--hardware", "h100_sxm"], "capacity_factor = nan in the model descr"),
         (["layers=3,hidden=64", "--hardware", "h100_sxm"], "the description lacks heads, ffn, vocab, seq"),
     ],
 )
@@ -263,6 +272,80 @@ def test_what_cannot_be_answered_is_a_line(arguments, words):
     got = run(*arguments)
     assert got.exit_code == 2
     assert words in got.stderr
+
+
+PLAIN = ("llama-3-8b", "--hardware", "h100_sxm")
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "option",
+    ["expert-skew", "price", "measured", "network", "gradients", "mtbf", "checkpoint", "restart", "tokens",
+     "batch-tokens"],
+)  # fmt: skip
+def test_numbers_are_finite(option, number):
+    got = run(*PLAIN, f"--{option}", number)
+    assert got.exit_code == 2
+    assert f"--{option}" in got.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--page", ""], "'' names no file to write"),
+        (["--mesh", ""], "mesh '': write it as"),
+        (["--mesh", "fsdp=\N{SUPERSCRIPT TWO}"], "write it as"),
+        (["--mesh", "tensor=1000000000000"], "devices: a plan takes at most 1,048,576"),
+        (["--devices", 10**12], "1,000,000,000,000 devices: a plan takes at most 1,048,576"),
+        (["--devices", 16, "--network", "1e-300"], "is not in the range 1e-06<=x"),
+        (["--batch-tokens", 0.2], "'0.2' is no number such as"),
+        (["--devices", 8, "--tokens", "1T", "--checkpoint", 1e12], "8 devices fail every 6,334.6 h: no training"),
+        (["--batch-tokens", "1e30"], "'1e30' is more than 1e+12"),
+        (["--devices", 64, "--mesh", "tensor=8"], "--devices is not used together with --mesh"),
+        (["--serve", "--tokens", "1T"], "--tokens is not used together with --serve"),
+        (["--serve", "--batch-tokens", "4M"], "--batch-tokens is not used together with --serve"),
+        (["--serve", "--zero", 1], "--zero is not used together with --serve"),
+        (["--price", 2], "--price is used only together with --tokens"),
+        (["--kv", "int8"], "--kv is used only together with --serve"),
+        (["--mesh", "fsdp=8", "--schedule", "interleaved"], "--schedule (schedule) needs a mesh with a pipeline axis"),
+        (["--mesh", "fsdp=8", "--context", "ulysses"], "--context (context) needs a mesh with a context axis"),
+        (["--devices", 8, "--expert-skew", 2], "--expert-skew (expert_skew) is of a mixture of experts"),
+        (["--devices", 8, "--tokens", "1T", "--mtbf", 0.001], "8 devices fail every 450 ms: no training gets ahead"),
+    ],
+)
+def test_what_is_out_of_bounds_or_would_be_ignored_is_a_line(arguments, words):
+    got = run(*PLAIN, *arguments)
+    assert (got.exit_code, words in got.stderr.splitlines()[-1]) == (2, True), got.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "chip", "words"),
+    [
+        ("llama-3-8b", "h100", "no chip 'h100' in the catalogue; did you mean h100_nvl or h100_pcie or h100_sxm?"),
+        ("llama-3-8b", "H100_SXM", "did you mean h100_sxm? `tracegap hardware` lists all"),
+        ("llama-3-8b", "H100 SXM", "did you mean h100_sxm?"),
+        ("llama-3-8b", "abacus", "no chip 'abacus' in the catalogue; `tracegap hardware` lists all"),
+        ("llama-3-8b", "h100_sxm,", "an empty name where a chip is expected"),
+        ("LLAMA-3-70B", "h100_sxm", "did you mean llama-3-70b? `tracegap plan --help` lists all"),
+        ("llama 3 70b", "h100_sxm", "did you mean llama-3-70b?"),
+    ],
+)
+def test_near_names_are_suggested_and_never_taken(model, chip, words):
+    got = run(model, "--hardware", chip)
+    assert got.exit_code == 2
+    assert words in got.stderr
+    assert len(got.stderr) < 200
+
+
+def test_the_help_lists_the_presets():
+    assert "gpt-3-175b" in run("--help").output
+
+
+def test_a_mesh_of_a_manifest_has_bounds(tmp_path):
+    manifest = tmp_path / "manifest.toml"
+    manifest.write_text(MANIFEST.replace("data = 4", "data = 1000000000000"))
+    got = run(manifest)
+    assert (got.exit_code, "a plan takes at most 1,048,576" in got.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -301,9 +384,11 @@ def test_numbers_are_a_model_and_change_others():
 
 
 def test_too_few_devices_are_said_so(tmp_path):
-    said = asked("llama-3-70b", "--hardware", "h100_sxm", "--devices", 4)
+    got = run("llama-3-70b", "--hardware", "h100_sxm", "--devices", 4, "--json")
+    assert got.exit_code == 1
+    said = json.loads(got.output)
     assert (said["fits"], said["ranking"], said["fewest_devices"]) == (False, [], 16)
-    assert "no mesh fits" in run("llama-3-70b", "--hardware", "h100_sxm", "--devices", 4).output
+    assert said["unfit"].startswith("memory of 80 GB: none of ")
     out = page.render_plan(said, tmp_path / "none.html")
     assert "No mesh of 4 × H100 SXM" in out.read_text()
 
@@ -384,3 +469,108 @@ def test_towers_of_a_manifest(tmp_path):
 def test_every_preset_can_be_asked_about():
     for name in planning.presets.names():
         assert subject_of(name).model.params > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--devices", 4], "no mesh fits: memory of 80 GB: none of "),
+        (["--devices", 1024, "--batch-tokens", 8192 * 2], "no mesh fits: a step has fewer sequences (2) than replicas"),
+        (["--devices", 10007], "no mesh fits: a step has fewer sequences (512) than replicas"),
+        (["--serve", "--devices", 1], "weights and one sequence need 144.0 GB, there are 76.0 GB"),
+    ],
+)
+def test_nothing_that_fits_has_a_reason_and_a_status(arguments, words):
+    got = run("llama-3-70b", "--hardware", "h100_sxm", *arguments)
+    assert (got.exit_code, words in got.output) == (1, True), got.output
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("m.json", '{"model_type": ["llama"]}', "model_type ['llama'] is not known"),
+        ("m.json", "[]", "no config.json of a model (model_type) and no manifest ([model])"),
+        ("m.json", "null", "no config.json of a model"),
+        ("m.json", "{}", "no config.json of a model"),
+        ("m.json", "", "m.json is empty"),
+        ("m.toml", "\n", "m.toml is empty"),
+        ("m.json", "[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_file_that_is_no_model_is_a_line(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    got = run(tmp_path / name, "--hardware", "h100_sxm")
+    assert (got.exit_code, words in got.stderr) == (2, True), got.stderr
+
+
+def test_a_folder_or_a_device_is_no_model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    got = run(tmp_path, "--hardware", "h100_sxm")
+    assert (got.exit_code, got.stderr.strip().endswith("config.json in it may be meant")) == (2, True)
+    (tmp_path / "of" / "config.json").mkdir(parents=True)
+    got = run(tmp_path / "of" / "config.json", "--hardware", "h100_sxm")
+    assert (got.exit_code, "is a folder, not a model" in got.stderr) == (2, True)
+    got = run("/dev/null", "--hardware", "h100_sxm")
+    assert (got.exit_code, "/dev/null is no regular file" in got.stderr) == (2, True)
+
+
+def test_ignored_quantization_is_said(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": {"bits": 4}}))
+    said = asked(tmp_path / "config.json", "--hardware", "h100_sxm", "--serve")
+    assert "quantization_config is ignored: weights are bf16 (--weights with --serve)" in said["assumed"]
+
+
+def test_a_batch_of_part_sequences_is_said():
+    batch = ("llama-3-8b", "--hardware", "h100_sxm", "--seq", 8192, "--batch-tokens", "16M")
+    words = "16,000,000 tokens a step are 1,953.1 sequences of 8,192: 15,998,976 would be whole, 16,777,216 a power"
+    assert any(line.startswith(words) for line in asked(*batch, "--mesh", "fsdp=8")["assumed"])
+    wrong = run(
+        *batch,
+        "--mesh",
+        "pipeline=4,fsdp=128",
+        "--schedule",
+        "interleaved",
+        "--virtual-stages",
+        2,
+        "--microbatches",
+        15,
+    )
+    assert wrong.exit_code == 2
+    assert "15 microbatches do not divide" in wrong.stderr
+    assert words in wrong.stderr
+
+
+def test_a_server_says_what_is_of_servers():
+    plain = ("gpt-2", "--hardware", "h100_sxm", "--serve")
+    shown = " ".join(run(*plain).output.split())
+    assert "people reach" not in shown
+    assert "1 devices" not in shown
+    assert "though the model's table ends at position 1,024" in shown
+    assert "a server fills 95% of the memory" in shown
+    assert "position" not in run(*plain, "--prompt", 512).output
+    trained = asked("gpt-2", "--hardware", "h100_sxm", "--mesh", "fsdp=8", "--seq", 8192)
+    assert "sequences of 8,192 tokens, though the model's table ends at position 1,024" in trained["assumed"]
+
+
+def test_fine_tuning_has_no_compute_optimum():
+    tuned = run("llama-3-8b,lora_rank=16", "--hardware", "h100_sxm", "--devices", 8, "--tokens", "1B").output
+    assert "optimal" not in tuned
+    assert "compute-optimal" in run("llama-3-8b", "--hardware", "h100_sxm", "--devices", 8).output
+
+
+def test_a_scaling_limit_that_is_not_reached_is_said_so():
+    result = answer(Question(model="llama-3-8b", hardware="h100_sxm", scaling=True))
+    counts = [point["devices"] for point in result["scaling"]["points"]]
+    result["scaling"]["limit"] = None
+    words = {name: (value, aside) for name, value, aside in plan_text.rows(result)}["strong scaling"]
+    assert words == (
+        "no limit found",
+        f"arithmetic can be half of a step or more up to {counts[-1]:,} devices, the most tried",
+    )
+
+
+def test_the_latency_of_a_server_is_drawn_from_zero():
+    served = answer(Question(model="llama-3-8b", hardware="h100_sxm", serve=True))
+    axis = plan_page.describe(served)["sections"]["frontier"].figures[0].chart.to_dict()["encoding"]["x"]
+    assert axis["scale"]["zero"] is True
+    assert axis["axis"]["tickCount"] <= 6
