@@ -255,14 +255,10 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
     }
     if mesh:
         candidates = [
-            search.of_mesh(
-                model, chip, mesh, tokens_per_step, question.recipe, links=links, kept=question.kept
-            )
+            search.of_mesh(model, chip, mesh, tokens_per_step, question.recipe, links=links, kept=question.kept)
         ]
     elif devices:
-        ranking = search.rank(
-            model, chip, devices, tokens_per_step, question.recipe, links=links, kept=question.kept
-        )
+        ranking = search.rank(model, chip, devices, tokens_per_step, question.recipe, links=links, kept=question.kept)
         candidates = list(ranking.distinct)
         out |= {"tried": ranking.tried, "fitting": ranking.fitting}
     else:
