@@ -155,6 +155,7 @@ def first_fit(
     mesh: Mapping[str, int],
     tokens_per_step: int,
     base: Recipe,
+    *,
     kept: Collection[str] = (),
 ) -> list[Recipe]:
     """The recipes of a mesh worth timing: the first of each schedule and depth of recomputation that fits."""
@@ -193,7 +194,7 @@ def fitted(
 
     Raises NoFormula as `plan` does.
     """
-    found = first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe(), kept)
+    found = first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe(), kept=kept)
     plans = [Candidate(recipe=one, plan=plan(model, chip, mesh, tokens_per_step, one, links=links)) for one in found]
     return min(plans, key=lambda candidate: candidate.plan.predicted_ns, default=None)
 
@@ -306,7 +307,7 @@ def fewest_devices(
 
     def fits(devices: int) -> bool:
         tried = meshes(model, chip, devices, tokens_per_step, coarse=True)
-        return any(first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe(), kept) for mesh in tried)
+        return any(first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe(), kept=kept) for mesh in tried)
 
     powers = (1 << i for i in range(most.bit_length()))
     enough = next((devices for devices in powers if fits(devices)), None)
