@@ -82,7 +82,9 @@ def campaign(
     if useful.share <= 0:
         hours = useful.mtbf_s / S_PER_HOUR
         every = f"{hours:,.1f} h" if hours >= 1 else human_ns(useful.mtbf_s * NS_PER_S)
-        raise NoFormula(f"{devices:,} devices fail every {every}: no training gets ahead of its checkpoints and restarts")
+        raise NoFormula(
+            f"{devices:,} devices fail every {every}: no training gets ahead of its checkpoints and restarts"
+        )
     steps = tokens / tokens_per_step
     wall_s = steps * step_s / useful.share
     device_hours = wall_s * devices / S_PER_HOUR

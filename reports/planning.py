@@ -136,17 +136,8 @@ def _value(text: str) -> Any:
 
 def _named(text: str, seq: int | None) -> Subject:
     path = Path(text)
-    if not text.strip():
-        raise TracegapError("an empty name where a model is expected; `tracegap plan --help` lists the presets")
-    if path.is_dir():
-        inside = path / "config.json"
-        hint = f": {inside} in it may be meant" if inside.is_file() else ""
-        raise TracegapError(f"{text} is a folder, not a model{hint}")
     if not path.is_file():
-        if path.exists():
-            raise TracegapError(f"{text} is no regular file")
-        if path.suffix in (".json", ".toml", ".yaml", ".yml"):
-            raise TracegapError(f"{text}: no such file")
+        _check_absent(path, text)
         preset = presets.get(text)
         return Subject(name=preset.name, source=preset.source, model=_with_seq(preset.model, seq), described=Manifest())
     if not path.read_bytes().strip():
@@ -182,6 +173,20 @@ def _named(text: str, seq: int | None) -> Subject:
     except TracegapError as e:
         raise TracegapError(f"{path}: {e}") from e
     return Subject(name=described.job or path.stem, source=str(path), model=model, described=described)
+
+
+def _check_absent(path: Path, text: str) -> None:
+    """Raises TracegapError where what is no file cannot be a preset's name either."""
+    if not text.strip():
+        raise TracegapError("an empty name where a model is expected; `tracegap plan --help` lists the presets")
+    if path.is_dir():
+        inside = path / "config.json"
+        hint = f": {inside} in it may be meant" if inside.is_file() else ""
+        raise TracegapError(f"{text} is a folder, not a model{hint}")
+    if path.exists():
+        raise TracegapError(f"{text} is no regular file")
+    if path.suffix in (".json", ".toml", ".yaml", ".yml"):
+        raise TracegapError(f"{text}: no such file")
 
 
 def _with_seq(model: Model, seq: int | None) -> Model:
@@ -227,30 +232,13 @@ def _chip(names: str | None, source: str) -> Chip:
 
 def _training(question: Question, subject: Subject, chip: Chip, assumed: list[str]) -> dict[str, Any]:
     described, model = subject.described, subject.model
-    tokens_per_step = question.batch_tokens or described.tokens_per_step
-    if tokens_per_step is None:
-        if described.model is not None:
-            raise TracegapError(f"{subject.source}: the manifest lacks tokens_per_step (or --batch-tokens)")
-        tokens_per_step = DEFAULT_BATCH // (model.seq or 1) * (model.seq or 1) or (model.seq or 1)
-        assumed.append(f"steps of {tokens_per_step:,} tokens (--batch-tokens)")
-    if model.seq is not None and tokens_per_step < model.seq:
-        raise TracegapError(
-            f"a step of {tokens_per_step:,} tokens does not hold one sequence of {model.seq:,}: "
-            "raise --batch-tokens (tokens_per_step) or lower --seq"
-        )
-    uneven = _uneven(tokens_per_step, model.seq or 1)
-    assumed += uneven
-    if model.positions and (model.seq or 0) > model.positions:
-        assumed.append(_positions(model, model.seq or 0))
+    tokens_per_step, uneven = _step_tokens(question, subject, assumed)
     network = None if question.network_gb_per_s is None else question.network_gb_per_s * GB
     topology = described.topology or {}
     mesh = question.mesh or (None if question.devices else described.mesh)
     if mesh is None and question.devices is None and described.world_size:
         mesh = {"data": described.world_size}
-    if mesh:
-        _check_mesh(mesh, question.recipe)
-    if question.recipe.expert_skew != 1 and not model.experts:
-        raise TracegapError("--expert-skew (expert_skew) is of a mixture of experts, which this model is not")
+    _check_choices(model, mesh, question.recipe)
     sequences = tokens_per_step // (model.seq or 1)
     if mesh and sizes(mesh).batch_ways > sequences:
         assumed.append(
@@ -280,19 +268,13 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         "optimal_tokens": None if model.lora_rank else campaign.TOKENS_PER_PARAM * model.active_params,
         "towers": {},
     }
+    candidates: list[Candidate] = []
     if mesh:
-        try:
-            only = plan(model, chip, mesh, tokens_per_step, question.recipe, links=links)
-        except TracegapError as e:
-            # What follows from a batch of part sequences is told with its cause
-            raise TracegapError("; ".join([str(e), *uneven])) from e
-        candidates = [Candidate(recipe=question.recipe, plan=only)]
+        candidates = [_only(model, chip, mesh, tokens_per_step, recipe=question.recipe, links=links, uneven=uneven)]
     elif devices:
         ranking = search.rank(model, chip, devices, tokens_per_step, question.recipe, links=links)
         candidates = list(ranking.distinct)
         out |= {"tried": ranking.tried, "fitting": ranking.fitting}
-    else:
-        candidates = []
     if candidates:
         best = candidates[0]
         out |= _plan(best.plan) | {"params": model.params, "recipe": dataclasses.asdict(best.recipe)}
@@ -305,13 +287,50 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
     else:
         out["unfit"] = _why_none(model, chip, devices, sequences, out["tried"])
     if question.scaling and fewest:
-        counts = [fewest << i for i in range(SCALING_POINTS)]
-        curve = search.scaling(model, chip, tokens_per_step, counts, question.recipe)
-        # The curve is a coarse search: the mesh that was found by the full one stands for its number of devices
-        known = {} if mesh else {candidate.plan.devices: candidate for candidate in candidates[:1]}
-        points = [known.get(point.plan.devices, point) for point in curve.points]
-        out["scaling"] = {"limit": curve.limit, "points": [_candidate(point) for point in points]}
+        known = None if mesh else next(iter(candidates), None)
+        out["scaling"] = _scaling(model, chip, tokens_per_step, fewest, recipe=question.recipe, known=known)
     return out
+
+
+def _only(
+    model: Model, chip: Chip, mesh: dict[str, int], tokens: int, *, recipe: Recipe, links: Links, uneven: list[str]
+) -> Candidate:
+    """The mesh that was asked for; what follows from a batch of part sequences is told with its cause."""
+    try:
+        return Candidate(recipe=recipe, plan=plan(model, chip, mesh, tokens, recipe, links=links))
+    except TracegapError as e:
+        raise TracegapError("; ".join([str(e), *uneven])) from e
+
+
+def _scaling(
+    model: Model, chip: Chip, tokens_per_step: int, fewest: int, *, recipe: Recipe, known: Candidate | None
+) -> dict[str, Any]:
+    """Strong scaling. The curve is a coarse search: `known`, found by the full one, stands for its number of devices."""
+    counts = [fewest << i for i in range(SCALING_POINTS)]
+    curve = search.scaling(model, chip, tokens_per_step, counts, recipe)
+    points = [known if known and known.plan.devices == point.plan.devices else point for point in curve.points]
+    return {"limit": curve.limit, "points": [_candidate(point) for point in points]}
+
+
+def _step_tokens(question: Question, subject: Subject, assumed: list[str]) -> tuple[int, list[str]]:
+    """Tokens of a step, and what is to be said where they are no whole number of sequences."""
+    described, model = subject.described, subject.model
+    tokens_per_step = question.batch_tokens or described.tokens_per_step
+    if tokens_per_step is None:
+        if described.model is not None:
+            raise TracegapError(f"{subject.source}: the manifest lacks tokens_per_step (or --batch-tokens)")
+        tokens_per_step = DEFAULT_BATCH // (model.seq or 1) * (model.seq or 1) or (model.seq or 1)
+        assumed.append(f"steps of {tokens_per_step:,} tokens (--batch-tokens)")
+    if model.seq is not None and tokens_per_step < model.seq:
+        raise TracegapError(
+            f"a step of {tokens_per_step:,} tokens does not hold one sequence of {model.seq:,}: "
+            "raise --batch-tokens (tokens_per_step) or lower --seq"
+        )
+    uneven = _uneven(tokens_per_step, model.seq or 1)
+    assumed += uneven
+    if model.positions and (model.seq or 0) > model.positions:
+        assumed.append(_positions(model, model.seq or 0))
+    return tokens_per_step, uneven
 
 
 def _uneven(tokens: int, seq: int) -> list[str]:
@@ -357,8 +376,12 @@ def _check_devices(devices: int | None) -> None:
         raise TracegapError(f"{devices:,} devices: a plan takes at most {MOST_DEVICES:,}")
 
 
-def _check_mesh(mesh: dict[str, int], recipe: Recipe) -> None:
-    """Raises TracegapError where a mesh is larger than any cluster, or a choice would be without effect on it."""
+def _check_choices(model: Model, mesh: dict[str, int] | None, recipe: Recipe) -> None:
+    """Raises TracegapError where a mesh is larger than any cluster, or a choice would be without effect."""
+    if recipe.expert_skew != 1 and not model.experts:
+        raise TracegapError("--expert-skew (expert_skew) is of a mixture of experts, which this model is not")
+    if not mesh:
+        return
     size = sizes(mesh)
     _check_devices(size.devices)
     for choice, axis in AXIS_OF.items():

@@ -102,7 +102,9 @@ class _WithPresets(click.Command):
     show_default=True,
     help="Of a pipeline: gpipe, 1f1b, interleaved, zero_bubble_h1, zero_bubble_h2 or dualpipe.",
 )
-@click.option("--virtual-stages", type=click.IntRange(1, MOST_SEQ), default=1, show_default=True, help="With interleaved.")
+@click.option(
+    "--virtual-stages", type=click.IntRange(1, MOST_SEQ), default=1, show_default=True, help="With interleaved."
+)
 @click.option("--microbatches", type=click.IntRange(1, MOST_SEQ), help="Of a replica in a step.")
 @click.option("--context", default="ring", show_default=True, help="Of a context axis: ring, ulysses or all_gather.")
 @click.option("--async-tensor", is_flag=True, help="Tensor collectives run beside pieces of their products.")
@@ -125,8 +127,12 @@ class _WithPresets(click.Command):
 @click.option("--measured", type=Finite(), help="TFLOP/s a device: can that be true?")
 @click.option("--scaling", is_flag=True, help="Also the best mesh of more and more devices.")
 @click.option("--serve", is_flag=True, help="Serve the model instead of training it, in 95 % of the memory.")
-@click.option("--prompt", type=click.IntRange(1, MOST_SEQ), default=8192, show_default=True, help="Tokens; with --serve.")
-@click.option("--answer", type=click.IntRange(1, MOST_SEQ), default=512, show_default=True, help="Tokens; with --serve.")
+@click.option(
+    "--prompt", type=click.IntRange(1, MOST_SEQ), default=8192, show_default=True, help="Tokens; with --serve."
+)
+@click.option(
+    "--answer", type=click.IntRange(1, MOST_SEQ), default=512, show_default=True, help="Tokens; with --serve."
+)
 @click.option("--weights", "weight_dtype", help="Dtype of served weights: bf16, fp8, int8, int4.")
 @click.option("--kv", "kv_dtype", help="Dtype of the cache.")
 @click.option("--page", "out", type=Written(), help="Also write a page with charts.")
