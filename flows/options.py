@@ -58,9 +58,9 @@ class Mesh(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3
 
     name = "mesh"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, int]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, int]:  # noqa: ARG002
         """The mesh; a line where it is none."""
-        from tracegap.models.mesh import mesh_of
+        from tracegap.models.mesh import mesh_of  # noqa: PLC0415 - the help needs no models
 
         return mesh_of(value)
 

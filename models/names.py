@@ -21,7 +21,7 @@ def nearest(text: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def did_you_mean(text: str, known: Iterable[str]) -> str:
-    """ "; did you mean h100_sxm or h100_pcie?"; nothing where no name is near."""
+    """A clause such as "; did you mean h100_sxm or h100_pcie?"; nothing where no name is near."""
     near = nearest(text, known)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
