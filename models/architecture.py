@@ -174,6 +174,10 @@ class Model:
         ):
             if few > many:
                 raise NoFormula(f"{what} = {few} in the model description: more than the {many} that there are")
+        if self.kv_heads and self.heads % self.kv_heads:
+            raise NoFormula(
+                f"kv_heads = {self.kv_heads} in the model description do not divide its {self.heads} heads evenly"
+            )
         if not self.heads and self.attention_layers:
             raise NoFormula("heads = 0 in the model description, whose layers have attention")
         if self.head_dim is None and self.heads and self.hidden % self.heads:

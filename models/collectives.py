@@ -11,6 +11,7 @@ Formula codes are those of the theory reference.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import Literal
 
@@ -39,7 +40,9 @@ class Fabric:
     medium: Literal["nvlink", "pci"] = "nvlink"
     """What a step inside a domain goes over, by NCCL's classes of latency."""
     domain_ranks: int | None = None
-    """Ranks of the group in one domain (the fewest, where they differ); None: all."""
+    """Ranks of the group in one domain (the most, where they differ); None: all."""
+    fewest_ranks: int | None = None
+    """Ranks of the domain that has fewest, whose share of the network gates; None: as many as the others."""
     domains: int = 1
     """Domains that the group spans."""
     network_bytes_per_s: float | None = None
@@ -73,10 +76,23 @@ class Fabric:
         return cls(shape="PCIe", egress_bytes_per_s=rate, pair_bytes_per_s=rate, latency="nccl", medium="pci")
 
     @classmethod
-    def tiers(cls, inner: "Fabric", *, domain_ranks: int, domains: int, network_bytes_per_s: float) -> "Fabric":
+    def tiers(
+        cls,
+        inner: "Fabric",
+        *,
+        domain_ranks: int,
+        domains: int,
+        network_bytes_per_s: float,
+        fewest_ranks: int | None = None,
+    ) -> "Fabric":
         """Several domains of the inner kind, joined by a network of which each device has its share."""
         return replace(
-            inner, domain_ranks=domain_ranks, domains=domains, network_bytes_per_s=network_bytes_per_s, axes=()
+            inner,
+            domain_ranks=domain_ranks,
+            fewest_ranks=fewest_ranks if fewest_ranks != domain_ranks else None,
+            domains=domains,
+            network_bytes_per_s=network_bytes_per_s,
+            axes=(),
         )
 
     @classmethod
@@ -89,7 +105,7 @@ class Fabric:
         ends = {axis.wrap for axis in axes}
         wrap = "partly wrapped" if len(ends) > 1 else "wrapped" if ends == {True} else "not wrapped"
         return cls(
-            shape=f"torus {'x'.join(str(axis.size) for axis in axes)}, {wrap}",
+            shape=f"torus {'x'.join(map(_side, axes))}, {wrap}",
             egress_bytes_per_s=ports * link,
             pair_bytes_per_s=link,
             latency="ici",
@@ -102,7 +118,12 @@ class Fabric:
         if self.network_bytes_per_s is None:
             return inside
         network = human(self.network_bytes_per_s, "B/s")
-        return f"{self.domains} domains of {self.domain_ranks} ({inside}), network {network} a device"
+        fewest = "" if self.fewest_ranks is None else f"{self.fewest_ranks} to "
+        return f"{self.domains} domains of {fewest}{self.domain_ranks} ({inside}), network {network} a device"
+
+
+def _side(axis: Axis) -> str:
+    return str(axis.size) if axis.stride == 1 else f"{axis.size} (each {axis.stride} apart)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,8 +285,8 @@ def _hierarchical(kind: CollectiveKind, ranks: int, fabric: Fabric, protocol: nc
     inside, network = fabric.domain_ranks, fabric.network_bytes_per_s
     if phases is None or inside is None or network is None or inside * fabric.domains != ranks:
         raise NoFormula(f"{kind} on {fabric}: phases need several domains of equal size, and a kind that splits")
-    inner = replace(fabric, domain_ranks=None, domains=1, network_bytes_per_s=None)
-    rail = replace(fabric, domain_ranks=1)
+    inner = replace(fabric, domain_ranks=None, fewest_ranks=None, domains=1, network_bytes_per_s=None)
+    rail = replace(fabric, domain_ranks=1, fewest_ranks=None)
     part = 1 if kind is CollectiveKind.ALL_TO_ALL else 1 / inside
     latency_us = per_byte_s = 0.0
     for phase, where, size, share in zip(
@@ -286,19 +307,25 @@ _ALGORITHMS: dict[Algorithm, Callable[[CollectiveKind, int, Fabric, nccl.Protoco
 
 
 def _tiers_s(kind: CollectiveKind, ranks: int, fabric: Fabric) -> float:
-    """Seconds a message byte [G2, G3, G5, G6]: the slower of the links inside a domain and the network between them."""
+    """Seconds a message byte [G2, G3, G5, G6]: the slower of the links inside a domain and the network between them.
+
+    Of uneven domains the largest gates inside, and the smallest between: it has the fewest shares of the network for all
+    that comes from the other ranks.
+    """
     inside = ranks if fabric.domain_ranks is None else fabric.domain_ranks
     # A device of a mesh reaches each other rank over the links between the two only.
     device = min(fabric.egress_bytes_per_s, max(1, inside - 1) * fabric.pair_bytes_per_s)
     network = fabric.network_bytes_per_s
-    domain = None if network is None else inside * network
     inner = _level(kind, inside, ranks, device=device, pair=fabric.pair_bytes_per_s, child=device)
-    if network is None or domain is None:
+    if network is None:
         return inner
-    return max(inner, _level(kind, fabric.domains, fabric.domains, device=network, pair=network, child=domain))
+    fewest, domains = fabric.fewest_ranks or inside, float(fabric.domains)
+    if fabric.fewest_ranks is not None:
+        domains = ranks / fewest
+    return max(inner, _level(kind, domains, domains, device=network, pair=network, child=fewest * network))
 
 
-def _level(kind: CollectiveKind, children: int, peers: int, *, device: float, pair: float, child: float) -> float:
+def _level(kind: CollectiveKind, children: float, peers: float, *, device: float, pair: float, child: float) -> float:
     """Seconds a message byte on one level of `children`, for the busiest of them.
 
     `device` and `child` are the egress of one rank and of one child (the same inside a domain), `pair` that of a rank
@@ -318,7 +345,7 @@ def _level(kind: CollectiveKind, children: int, peers: int, *, device: float, pa
 def _torus_s(kind: CollectiveKind, ranks: int, fabric: Fabric) -> float:
     """Seconds a message byte [T1, T2, T4, T6 to T9], all axes at once."""
     if kind in nccl.PAIRWISE:
-        return 1 / fabric.pair_bytes_per_s
+        return max(axis.stride for axis in fabric.axes) / fabric.pair_bytes_per_s
     if kind is CollectiveKind.ALL_TO_ALL:
         return all_to_all_s(ranks, fabric.axes, fabric.pair_bytes_per_s)
     return nccl.bus_factor(kind, ranks) / fabric.egress_bytes_per_s
@@ -327,7 +354,9 @@ def _torus_s(kind: CollectiveKind, ranks: int, fabric: Fabric) -> float:
 def _hops(kind: CollectiveKind, fabric: Fabric) -> float:
     """Links in a row that the last byte crosses; at least one where the shape is not known."""
     across = sum(axis.hops for axis in fabric.axes) or 1
-    return 1 if kind in nccl.PAIRWISE else across * (2 if kind in nccl.REDUCE_AND_SPREAD else 1)
+    if kind in nccl.PAIRWISE:
+        return max((axis.stride for axis in fabric.axes), default=1)
+    return across * (2 if kind in nccl.REDUCE_AND_SPREAD else 1)
 
 
 def fabric_for(
@@ -369,7 +398,13 @@ def fabric_for(
         raise NoFormula(
             f"the network of {chip.id} depends on the host, and nothing says its rate: say it with --network"
         )
-    return Fabric.tiers(inner, domain_ranks=min(placed.values()), domains=len(placed), network_bytes_per_s=network)
+    return Fabric.tiers(
+        inner,
+        domain_ranks=max(placed.values()),
+        fewest_ranks=min(placed.values()),
+        domains=len(placed),
+        network_bytes_per_s=network,
+    )
 
 
 def slice_wraps(chip: Chip, shape: Sequence[int]) -> tuple[bool, ...]:
@@ -381,14 +416,21 @@ def slice_wraps(chip: Chip, shape: Sequence[int]) -> tuple[bool, ...]:
 
 
 def _spanned_axes(chips: Sequence[int], shape: tuple[int, ...], wraps: tuple[bool, ...]) -> list[Axis]:
-    """The axes along which the chips differ; one that is not spanned whole does not wrap."""
+    """The axes along which the chips differ; one that is not spanned whole does not wrap.
+
+    Where a group has every second or n-th chip of an axis, the groups of the others are taken to send at the same time, as
+    the ranks of a mesh do. Chips that are unevenly far apart have the share of the nearest two.
+    """
     if len(shape) != len(wraps) or max(chips) >= prod(shape):
         raise NoFormula(f"a torus {'x'.join(map(str, shape))} does not hold chip {max(chips)}, or wrap does not fit it")
     axes: list[Axis] = []
     stride = 1
     for side, wrapped in zip(shape, wraps, strict=True):
-        size = len({chip // stride % side for chip in chips})
-        axes.append(Axis(size=size, wrap=wrapped and size == side))
+        places = sorted({chip // stride % side for chip in chips})
+        gaps = {after - before for before, after in pairwise(places)}
+        apart = min(gaps, default=1)
+        whole = len(gaps) <= 1 and len(places) * apart == side
+        axes.append(Axis(size=len(places), wrap=wrapped and whole, stride=apart))
         stride *= side
     spanned = [axis for axis in axes if axis.size > 1]
     if not spanned:

@@ -48,8 +48,11 @@ PAIRWISE = {CollectiveKind.SEND, CollectiveKind.RECV, CollectiveKind.SEND_RECV, 
 """Those in which a rank sends to one other."""
 
 
-def bus_factor(kind: CollectiveKind, ranks: int) -> float:
-    """[N1] Bus bandwidth over algorithm bandwidth: bytes on the busiest link over S, the size as nccl-tests say it."""
+def bus_factor(kind: CollectiveKind, ranks: float) -> float:
+    """[N1] Bus bandwidth over algorithm bandwidth: bytes on the busiest link over S, the size as nccl-tests say it.
+
+    Not a whole number of ranks: those of a group over those of its smallest part.
+    """
     if kind in REDUCE_AND_SPREAD:
         return 2 * (ranks - 1) / ranks
     return (ranks - 1) / ranks if kind in _SPLIT else 1.0

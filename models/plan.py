@@ -7,9 +7,9 @@ at the rates that matrix products reach in practice, and `predicted_ns` lies bet
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from math import ceil
+from math import ceil, gcd
 
-from tracegap.models import collectives, footprint, published, schedules
+from tracegap.models import collectives, division, footprint, published, schedules
 from tracegap.models.architecture import MLP_MATRICES, Model
 from tracegap.models.errors import NoFormula
 from tracegap.models.footprint import Memory
@@ -54,7 +54,9 @@ class Plan:
     devices: int
     microbatches: int
     tokens_per_microbatch: float
-    """Of one device, before the tensor axis."""
+    """Of a device of the busiest replica, before the tensor axis."""
+    busiest: float
+    """Tokens of the busiest replica over the mean; 1 where the sequences divide."""
     params: int
     memory: Memory
     memory_bytes: float | None
@@ -64,7 +66,7 @@ class Plan:
     flops_per_device: float
     """Done in a step, recomputation and padding included, mean over devices."""
     compute_ns: int
-    """Arithmetic of the longest stage at the dense peak of the model's dtype."""
+    """Arithmetic of the longest stage of the busiest replica at the dense peak of the model's dtype."""
     offload_ns: int
     """Saved activations over the link to the host, one way: out beside the forward pass, back beside the backward."""
     hbm_ns: int
@@ -117,6 +119,7 @@ def plan(
     torus: Sequence[int] | None = None,
     wrap: Sequence[bool] | None = None,
     links: Links | None = None,
+    whole_sequences: bool = True,
 ) -> Plan:
     """Bounds of a training step.
 
@@ -124,13 +127,19 @@ def plan(
     `collectives.fabric_for` says. `links` may be shared by plans of the same devices; it goes before the three others.
     A model with towers needs `plan_towers`.
 
-    Raises NoFormula where an axis, the sequence length, a peak or a link rate is not known.
+    A step takes what the busiest replica takes, which has ceil(sequences / replicas) whole sequences. Without
+    `whole_sequences` the tokens are divided evenly whatever their sequences, as the Scaling Book does (chapter 6).
+
+    Raises NoFormula where an axis, the sequence length, a peak or a link rate is not known, and where the mesh does not
+    divide the model (`division.check`) or the microbatches not the sequences.
     """
     recipe = recipe or Recipe()
     links = links or Links(chip=chip, ranks_per_domain=ranks_per_domain, torus=torus, wrap=wrap)
     size = sizes(mesh)
     dtype = recipe.math_dtype or model.dtype
     peak = _peak(chip, dtype)
+    division.check(model, size)
+    sequences = division.busiest_sequences(model, size, tokens_per_step)
     microbatches = recipe.microbatches or default_microbatches(model, size, tokens_per_step)
     if recipe.schedule == "interleaved" and microbatches % size.pipeline:
         raise NoFormula(
@@ -139,12 +148,15 @@ def plan(
     layers = ceil((model.layers + model.encoder_layers) / size.pipeline)
     if recipe.virtual_stages > layers:
         raise NoFormula(f"{recipe.virtual_stages} virtual stages need as many layers a stage, not {layers}")
-    tokens = tokens_per_step / size.token_ways / microbatches
+    if whole_sequences:
+        division.check_microbatches(microbatches, sequences)
+    tokens = microbatch_tokens(model, size, tokens_per_step, microbatches, whole_sequences=whole_sequences)
+    busiest = tokens * microbatches * size.token_ways / tokens_per_step
     own = replace(model, towers=()) if model.towers else model
     step = Step(model=own, mesh=mesh, size=size, recipe=recipe, tokens=tokens, microbatches=microbatches)
 
     executed = executed_flops(own, tokens_per_step, recipe)
-    compute_s = executed * _longest_stage(own, size) / size.devices / peak
+    compute_s = executed * busiest * _longest_stage(own, size) / size.devices / peak
     context_bytes = footprint.GPU_CONTEXT_BYTES if chip.kind == "gpu" else 0.0
     hbm_s = _hbm_bytes(step) / chip.device_hbm_bytes_per_s
     optimizer_s = _optimizer_s(step, chip)
@@ -175,6 +187,7 @@ def plan(
         devices=size.devices,
         microbatches=microbatches,
         tokens_per_microbatch=tokens,
+        busiest=busiest,
         params=own.params,
         memory=footprint.memory(step, context_bytes=context_bytes),
         memory_bytes=chip.device_memory_bytes,
@@ -207,7 +220,8 @@ def plan_towers(
     """A plan for each part of a multi-modal model: its towers and, under "", the model itself.
 
     Each has its own mesh over the same devices; a tower without one takes the model's. The parts share a device and run
-    one after the other, so that their bytes and times add up. A tower has no use for a pipeline's microbatches.
+    one after the other, so that their bytes and times add up. A tower has the model's microbatches as far as they divide
+    its own sequences.
     """
     links = links or Links(chip=chip)
     recipe = recipe or Recipe()
@@ -216,8 +230,10 @@ def plan_towers(
         if model.seq is None or tower.seq is None:
             raise NoFormula(f"tower {name} needs its seq and that of the model")
         mesh = meshes.get(name, meshes[""])
-        own = replace(recipe, schedule="1f1b", virtual_stages=1, microbatches=plans[""].microbatches)
         tokens = round(tokens_per_step * tower.seq / model.seq)
+        sequences = division.busiest_sequences(tower, sizes(mesh), tokens)
+        microbatches = gcd(plans[""].microbatches, sequences)
+        own = replace(recipe, schedule="1f1b", virtual_stages=1, microbatches=microbatches)
         plans[name] = plan(tower, chip, mesh, tokens, own, links=links)
         if plans[name].devices != plans[""].devices:
             raise NoFormula(f"the mesh of tower {name} has {plans[name].devices} devices, not {plans[''].devices}")
@@ -257,9 +273,17 @@ def slowest(chips: Sequence[Chip]) -> Chip:
 
 def default_microbatches(model: Model, size: Sizes, tokens_per_step: int) -> int:
     """A sequence each in a pipeline, else one."""
-    if size.pipeline == 1:
-        return 1
-    return max(1, int(tokens_per_step // size.batch_ways // (model.seq or 1)))
+    return 1 if size.pipeline == 1 else division.busiest_sequences(model, size, tokens_per_step)
+
+
+def microbatch_tokens(
+    model: Model, size: Sizes, tokens_per_step: int, microbatches: int, *, whole_sequences: bool = True
+) -> float:
+    """Tokens of a microbatch on a device of the busiest replica; those of the mean one without `whole_sequences`."""
+    if not whole_sequences:
+        return tokens_per_step / size.token_ways / microbatches
+    sequences = division.busiest_sequences(model, size, tokens_per_step)
+    return sequences * (model.seq or 1) / size.context / microbatches
 
 
 def executed_flops(model: Model, tokens: int, recipe: Recipe) -> float:

@@ -1,16 +1,16 @@
 """Which mesh is best for a number of devices, on how few devices a training fits, and where more stop helping."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import isqrt
 
-from tracegap.models import footprint
+from tracegap.models import division, footprint
 from tracegap.models.architecture import Model
 from tracegap.models.errors import NoFormula
 from tracegap.models.hardware import Chip
 from tracegap.models.mesh import Links, sizes
-from tracegap.models.plan import Plan, default_microbatches, plan
+from tracegap.models.plan import Plan, default_microbatches, microbatch_tokens, plan
 from tracegap.models.recipe import Recipe, Step
 
 SHORTEST_PIECE = 4096
@@ -70,7 +70,7 @@ def _meshes(
 ) -> Iterator[dict[str, int]]:
     sequences = tokens_per_step / (model.seq or 1)
     domain = (chip.scaleup_max_domain or 1) * chip.trace_devices_per_package
-    head_ways = model.heads or model.inner or 1
+    head_ways = division.head_ways(model)
     longest = (model.seq or 0) // SHORTEST_PIECE if model.attention_layers else 1
     for tensor in (n for n in _divisors(devices) if n <= min(domain, MAX_TENSOR) and head_ways % n == 0):
         for pipeline in (n for n in _divisors(devices // tensor) if _fills(model, n)):
@@ -86,7 +86,7 @@ def _meshes(
 
 
 def _fills(model: Model, stages: int) -> bool:
-    """Whether each stage of a pipeline has a layer, the longest of them ceil(L/p)."""
+    """Whether stages of ceil(L/p) layers, the longest, leave some for the last: others idle more than they need."""
     layers = model.layers + model.encoder_layers
     return stages == 1 or -(-layers // stages) * (stages - 1) < layers
 
@@ -121,22 +121,25 @@ def _shapes(chips: int, dims: int) -> Iterator[tuple[int, ...]]:
                 yield (side, *rest)
 
 
-def recipes(model: Model, mesh: Mapping[str, int], tokens_per_step: int, base: Recipe) -> Iterator[Recipe]:
+def recipes(
+    model: Model, mesh: Mapping[str, int], tokens_per_step: int, base: Recipe, kept: Collection[str] = ()
+) -> Iterator[Recipe]:
     """Recipes of a mesh, those with less recomputation first, then those with fewer microbatches.
 
     Replicas that hold all weights shard at least the optimizer (ZeRO 1), which costs no traffic. A pipeline is also
-    tried interleaved. What `base` says other than the defaults is kept.
+    tried interleaved. What `base` says other than the defaults is kept, and of `kept` (`zero`, `recompute`, `schedule`)
+    the defaults too.
     """
     size = sizes(mesh)
-    zero = max(base.zero, 1) if size.replicas(expert=False) > 1 else base.zero
-    sequences = max(1, int(tokens_per_step // size.batch_ways // (model.seq or 1)))
+    zero = max(base.zero, 1) if size.replicas(expert=False) > 1 and "zero" not in kept else base.zero
+    sequences = division.busiest_sequences(model, size, tokens_per_step)
     start = base.microbatches or default_microbatches(model, size, tokens_per_step)
     counts = [start] if base.microbatches else [m for m in _divisors(sequences) if m >= start]
-    depths = [base.recompute] if base.recompute != "none" else ["none", "full"]
+    depths = [base.recompute] if base.recompute != "none" or "recompute" in kept else ["none", "full"]
     orders = [(base.schedule, base.virtual_stages)]
     layers = -(-(model.layers + model.encoder_layers) // size.pipeline)
     chunks = max(v for v in _divisors(layers) if v <= MAX_VIRTUAL_STAGES)
-    if size.pipeline > 1 and base.schedule == "1f1b" and chunks > 1:
+    if size.pipeline > 1 and base.schedule == "1f1b" and "schedule" not in kept and chunks > 1:
         orders.append(("interleaved", chunks))
     for schedule, virtual in orders:
         for recompute in depths:
@@ -146,22 +149,108 @@ def recipes(model: Model, mesh: Mapping[str, int], tokens_per_step: int, base: R
                 )
 
 
-def first_fit(model: Model, chip: Chip, mesh: Mapping[str, int], tokens_per_step: int, base: Recipe) -> list[Recipe]:
+def first_fit(
+    model: Model,
+    chip: Chip,
+    mesh: Mapping[str, int],
+    tokens_per_step: int,
+    base: Recipe,
+    kept: Collection[str] = (),
+) -> list[Recipe]:
     """The recipes of a mesh worth timing: the first of each schedule and depth of recomputation that fits."""
     capacity = chip.device_memory_bytes
     found: dict[tuple[str, str], Recipe] = {}
-    size = sizes(mesh)
-    context_bytes = footprint.GPU_CONTEXT_BYTES if chip.kind == "gpu" else 0.0
-    for recipe in recipes(model, mesh, tokens_per_step, base):
+    for recipe in recipes(model, mesh, tokens_per_step, base, kept):
         kind = (recipe.schedule, recipe.recompute)
-        if kind in found:
-            continue
-        microbatches = recipe.microbatches or 1
-        tokens = tokens_per_step / size.token_ways / microbatches
-        step = Step(model=model, mesh=mesh, size=size, recipe=recipe, tokens=tokens, microbatches=microbatches)
-        if capacity is None or footprint.memory(step, context_bytes=context_bytes).total <= capacity:
+        if kind not in found and (
+            capacity is None or _memory_bytes(model, chip, mesh, tokens_per_step, recipe) <= capacity
+        ):
             found[kind] = recipe
     return list(found.values())
+
+
+def _memory_bytes(model: Model, chip: Chip, mesh: Mapping[str, int], tokens_per_step: int, recipe: Recipe) -> float:
+    """Of the fullest device."""
+    size = sizes(mesh)
+    microbatches = recipe.microbatches or 1
+    tokens = microbatch_tokens(model, size, tokens_per_step, microbatches)
+    step = Step(model=model, mesh=mesh, size=size, recipe=recipe, tokens=tokens, microbatches=microbatches)
+    context_bytes = footprint.GPU_CONTEXT_BYTES if chip.kind == "gpu" else 0.0
+    return footprint.memory(step, context_bytes=context_bytes).total
+
+
+def fitted(
+    model: Model,
+    chip: Chip,
+    mesh: Mapping[str, int],
+    tokens_per_step: int,
+    recipe: Recipe | None = None,
+    *,
+    links: Links | None = None,
+    kept: Collection[str] = (),
+) -> Candidate | None:
+    """A mesh with the recipe that a ranking gives it: of those that fit the shortest predicted step; None: none fits.
+
+    Raises NoFormula as `plan` does.
+    """
+    found = first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe(), kept)
+    plans = [Candidate(recipe=one, plan=plan(model, chip, mesh, tokens_per_step, one, links=links)) for one in found]
+    return min(plans, key=lambda candidate: candidate.plan.predicted_ns, default=None)
+
+
+def thriftiest(
+    model: Model,
+    chip: Chip,
+    mesh: Mapping[str, int],
+    tokens_per_step: int,
+    recipe: Recipe | None = None,
+    *,
+    links: Links | None = None,
+    kept: Collection[str] = (),
+) -> Candidate:
+    """A mesh with that of its recipes that takes the least memory, the first of equal ones."""
+    base = recipe or Recipe()
+    tried = recipes(model, mesh, tokens_per_step, base, kept)
+    least = min(tried, key=lambda one: _memory_bytes(model, chip, mesh, tokens_per_step, one), default=base)
+    return Candidate(recipe=least, plan=plan(model, chip, mesh, tokens_per_step, least, links=links))
+
+
+def of_mesh(
+    model: Model,
+    chip: Chip,
+    mesh: Mapping[str, int],
+    tokens_per_step: int,
+    recipe: Recipe | None = None,
+    *,
+    links: Links | None = None,
+    kept: Collection[str] = (),
+) -> Candidate:
+    """A mesh with the recipe of a ranking where one fits, else with the one that takes the least memory.
+
+    Raises NoFormula as `plan` does, before anything is searched for what cannot be.
+    """
+    base = recipe or Recipe()
+    size = sizes(mesh)
+    division.check(model, size)
+    if base.microbatches:
+        division.check_microbatches(base.microbatches, division.busiest_sequences(model, size, tokens_per_step))
+    found = fitted(model, chip, mesh, tokens_per_step, base, links=links, kept=kept)
+    return found or thriftiest(model, chip, mesh, tokens_per_step, base, links=links, kept=kept)
+
+
+def remedies(model: Model, candidate: Candidate, tokens_per_step: int) -> tuple[str, ...]:
+    """Options of the command that lower the memory of a plan; the last is to change the mesh."""
+    recipe, size = candidate.recipe, sizes(candidate.plan.mesh)
+    sequences = division.busiest_sequences(model, size, tokens_per_step)
+    out = []
+    if recipe.zero < 3 and size.replicas(expert=False) > 1:
+        out.append("--zero 3")
+    if recipe.recompute != "full":
+        out.append("--recompute full")
+    if candidate.plan.microbatches < sequences:
+        out.append(f"--microbatches {sequences}")
+    out.extend(f"--offload {what}" for what in ("activations", "optimizer") if what not in recipe.offload)
+    return (*out, "a mesh that splits the model further")
 
 
 def rank(
@@ -173,6 +262,7 @@ def rank(
     *,
     links: Links | None = None,
     coarse: bool = False,
+    kept: Collection[str] = (),
 ) -> Ranking:
     """All meshes that fit, the shortest predicted step first; of equal ones that with fewer axes.
 
@@ -185,17 +275,15 @@ def rank(
     unknown: NoFormula | None = None
     for mesh in meshes(model, chip, devices, tokens_per_step, coarse=coarse):
         tried += 1
-        fits = first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe())
-        fitting += bool(fits)
         try:
-            plans = [
-                Candidate(recipe=one, plan=plan(model, chip, mesh, tokens_per_step, one, links=links)) for one in fits
-            ]
+            candidate = fitted(model, chip, mesh, tokens_per_step, recipe, links=links, kept=kept)
         except NoFormula as error:
             unknown = error
+            fitting += 1
             continue
-        if plans:
-            candidates.append(min(plans, key=lambda candidate: candidate.plan.predicted_ns))
+        if candidate is not None:
+            fitting += 1
+            candidates.append(candidate)
     if unknown is not None and not candidates:
         raise unknown
     candidates.sort(key=lambda c: (c.plan.predicted_ns, len(c.plan.mesh)))
@@ -203,7 +291,13 @@ def rank(
 
 
 def fewest_devices(
-    model: Model, chip: Chip, tokens_per_step: int, recipe: Recipe | None = None, *, most: int = 1 << 20
+    model: Model,
+    chip: Chip,
+    tokens_per_step: int,
+    recipe: Recipe | None = None,
+    *,
+    most: int = 1 << 20,
+    kept: Collection[str] = (),
 ) -> int | None:
     """The fewest devices on which a mesh fits; None where not even `most` do.
 
@@ -212,7 +306,7 @@ def fewest_devices(
 
     def fits(devices: int) -> bool:
         tried = meshes(model, chip, devices, tokens_per_step, coarse=True)
-        return any(first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe()) for mesh in tried)
+        return any(first_fit(model, chip, mesh, tokens_per_step, recipe or Recipe(), kept) for mesh in tried)
 
     powers = (1 << i for i in range(most.bit_length()))
     enough = next((devices for devices in powers if fits(devices)), None)
@@ -234,13 +328,19 @@ class Scaling:
 
 
 def scaling(
-    model: Model, chip: Chip, tokens_per_step: int, counts: Sequence[int], recipe: Recipe | None = None
+    model: Model,
+    chip: Chip,
+    tokens_per_step: int,
+    counts: Sequence[int],
+    recipe: Recipe | None = None,
+    *,
+    kept: Collection[str] = (),
 ) -> Scaling:
     """Best mesh for each of some numbers of devices, at a fixed batch [strong scaling]."""
     points = []
     limit = None
     for devices in counts:
-        ranked = rank(model, chip, devices, tokens_per_step, recipe, coarse=True).candidates
+        ranked = rank(model, chip, devices, tokens_per_step, recipe, coarse=True, kept=kept).candidates
         if ranked:
             points.append(ranked[0])
             lowest = min((candidate.plan for candidate in ranked), key=lambda found: found.lower_ns)

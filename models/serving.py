@@ -33,7 +33,8 @@ class Server:
     weight_dtype: str = "bf16"
     kv_dtype: str = "bf16"
     math_dtype: str | None = None
-    """Of the products; None: the weights' where the part multiplies it, else bf16 (weights are widened on the way)."""
+    """Of the products, attention's too; None: the model's, to which narrower weights are widened on the way, as the Scaling
+    Book takes it (chapters 1 and 7: int8 weights with bf16 FLOPs, critical batch 120)."""
     cache_over: str | None = None
     """Over what the devices split the caches: `heads`, where more devices than key/value heads hold copies, or `batch`,
     where each holds whole sequences and two all-to-alls a layer bring queries and outputs; None: batch where heads do
@@ -74,16 +75,19 @@ class Server:
 
     @property
     def flops_per_s(self) -> float:
-        """Of all devices. Raises NoFormula where the catalogue has no peak."""
-        tried = (self.math_dtype,) if self.math_dtype else (self.weight_dtype, self.model.dtype)
-        peaks = [self.chip.device_flops_per_s(dtype) for dtype in tried]
-        peak = next((peak for peak in peaks if peak is not None), None)
+        """Of all devices, in the dtype of the products. Raises NoFormula where the catalogue has no peak."""
+        peak = self.chip.device_flops_per_s(self.arithmetic)
         if peak is None:
+            others = ", ".join(self.chip.dtypes)
             raise NoFormula(
-                f"no {' or '.join(dict.fromkeys(tried))} peak of {self.chip.id} in the catalogue; it has "
-                f"{', '.join(self.chip.dtypes)}: name one with --math"
+                f"no {self.arithmetic} peak of {self.chip.id} in the catalogue; it has {others}: name one with --math"
             )
         return peak * self.devices
+
+    @property
+    def arithmetic(self) -> str:
+        """Dtype of the products."""
+        return self.math_dtype or self.model.dtype
 
     @property
     def hbm_bytes_per_s(self) -> float:

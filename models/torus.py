@@ -25,16 +25,19 @@ class Axis:
     """Devices along it."""
     wrap: bool
     """Whether its ends are linked."""
+    stride: int = 1
+    """Links from a device to the next one of its group. The groups between run at the same time and share the links:
+    each has 1/stride of their rate, as the shifts of T8."""
 
     @property
-    def ports(self) -> int:
-        """Links by which the busiest device can receive along it, counted in one direction each."""
-        return 0 if self.size == 1 else 2 if self.wrap else 1
+    def ports(self) -> float:
+        """Links by which the busiest device can receive along it, counted in one direction each; its share of them."""
+        return 0 if self.size == 1 else (2 if self.wrap else 1) / self.stride
 
     @property
     def hops(self) -> float:
         """Links between the farthest devices along it."""
-        return self.size / 2 if self.wrap and self.size > 1 else self.size - 1
+        return self.stride * (self.size / 2 if self.wrap and self.size > 1 else self.size - 1)
 
 
 def gather_s(global_bytes: float, axes: Sequence[Axis], link_bytes_per_s: float) -> float:
@@ -49,7 +52,7 @@ def all_to_all_s(global_bytes: float, axes: Sequence[Axis], link_bytes_per_s: fl
     n = prod(axis.size for axis in axes)
     return max(
         (
-            global_bytes * axis.size / (8 * n * link_bytes_per_s) * (1 if axis.wrap else 2)
+            global_bytes * axis.size / (8 * n * link_bytes_per_s) * (1 if axis.wrap else 2) * axis.stride
             for axis in axes
             if axis.size > 1
         ),
@@ -61,7 +64,8 @@ def busiest_link_bytes(sent_bytes: Sequence[Sequence[float]], axes: Sequence[Axi
     """Bytes on the busiest link, in one direction, when chip i sends `sent_bytes[i][j]` to chip j by the shortest way.
 
     Messages go along one axis after the other; what is equally far both ways round is halved. Chips are numbered with the
-    first axis fastest. Counts every message: meant for hundreds of chips.
+    first axis fastest. Counts every message: meant for hundreds of chips. Where an axis has a stride, the groups between
+    send the same.
     """
     load: dict[tuple[int, int, int], float] = {}
     strides = [prod(axis.size for axis in axes[:i]) for i in range(len(axes))]
@@ -77,7 +81,7 @@ def busiest_link_bytes(sent_bytes: Sequence[Sequence[float]], axes: Sequence[Axi
                     if ahead and size and share:
                         for hop in range(hops):
                             link = (at + ((place + step * hop) % axis.size - place) * stride, dim, step)
-                            load[link] = load.get(link, 0) + share * size
+                            load[link] = load.get(link, 0) + share * size * axis.stride
                 at += (goal - place) * stride
     return max(load.values(), default=0.0)
 

@@ -74,6 +74,8 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         human(r["memory_total"], "B"),
         _FITS[r["fits"]] + (f" into {human(capacity, 'B')}" if capacity else ""),
     )
+    if r["remedies"]:
+        yield "", "", f"try {', '.join(r['remedies'][:-1])} or {r['remedies'][-1]}"
     yield "", "", ", ".join(f"{name} {human(value, 'B')}" for name, value in memory.items() if value)
     yield "compute", human_ns(r["compute_ns"]), f"{human(r['flops_per_device'], 'FLOP')} a device at the dense peak"
     if r["offload_ns"]:
@@ -153,7 +155,7 @@ def _serving(r: dict[str, Any], s: dict[str, Any]) -> Iterator[tuple[str, str, s
     yield (
         "server",
         people.plural(s["devices"], "device"),
-        f"{r['hardware_name']}; weights {s['weight_dtype']}, cache {s['kv_dtype']}; "
+        f"{r['hardware_name']}; weights {s['weight_dtype']}, cache {s['kv_dtype']}, products {s['math_dtype']}; "
         + (f"fits on {fewest}" if fewest else "memory of the part unknown"),
     )
     yield "weights", human(s["weight_bytes"], "B"), ""

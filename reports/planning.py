@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from tracegap.models.architecture import Model
 from tracegap.models.errors import TracegapError
 from tracegap.models.hardware import Chip
 from tracegap.models.mesh import Links, sizes
-from tracegap.models.plan import Plan, plan, plan_towers, slowest
+from tracegap.models.plan import Plan, plan_towers, slowest
 from tracegap.models.recipe import Recipe
 from tracegap.models.search import Candidate
 from tracegap.models.units import GB, S_PER_HOUR, TERA
@@ -78,6 +80,9 @@ class Question:
     measured_tflops: float | None = None
     """Model TFLOP/s a device that somebody measured."""
     recipe: Recipe = dataclasses.field(default_factory=Recipe)
+    kept: tuple[str, ...] = ()
+    """Of `zero`, `recompute` and `schedule` those of the recipe that are asked for even where they are the default; what
+    is the default else is chosen as a ranking does: as little as fits."""
     serve: bool = False
     prompt: int = 8192
     answer: int = 512
@@ -142,29 +147,8 @@ def _named(text: str, seq: int | None) -> Subject:
         return Subject(name=preset.name, source=preset.source, model=_with_seq(preset.model, seq), described=Manifest())
     if not path.read_bytes().strip():
         raise TracegapError(f"{path} is empty")
-    if path.suffix == ".json":
-        try:
-            config = json.loads(path.read_text())
-        except (ValueError, RecursionError) as e:
-            raise TracegapError(f"{path}: not JSON: {e}") from e
-        if not isinstance(config, dict) or not config:
-            raise TracegapError(f"{path}: no config.json of a model (model_type) and no manifest ([model])")
-        if "model_type" in config or "architectures" in config:
-            try:
-                model = hf_config.model_from(config)
-            except TracegapError as e:
-                raise TracegapError(f"{path}: {e}") from e
-            chosen = seq or min(model.seq or DEFAULT_SEQ, DEFAULT_SEQ)
-            assumed = [f"sequences of {chosen:,} tokens (--seq)"] if seq is None and chosen != model.seq else []
-            if config.get("quantization_config"):
-                assumed.append(f"quantization_config is ignored: weights are {model.dtype} (--weights with --serve)")
-            return Subject(
-                name=path.stem if path.stem != "config" else path.absolute().parent.name,
-                source=str(path),
-                model=_with_seq(model, chosen),
-                described=Manifest(),
-                assumed=tuple(assumed),
-            )
+    if path.suffix == ".json" and (subject := _of_config(path, seq)):
+        return subject
     described = manifest.load(path)
     if described.model is None:
         raise TracegapError(f"{path}: the manifest lacks [model]")
@@ -173,6 +157,33 @@ def _named(text: str, seq: int | None) -> Subject:
     except TracegapError as e:
         raise TracegapError(f"{path}: {e}") from e
     return Subject(name=described.job or path.stem, source=str(path), model=model, described=described)
+
+
+def _of_config(path: Path, seq: int | None) -> Subject | None:
+    """The model of a config.json of Hugging Face; None where the file is another, a manifest perhaps."""
+    try:
+        config = json.loads(path.read_text())
+    except (ValueError, RecursionError) as e:
+        raise TracegapError(f"{path}: not JSON: {e}") from e
+    if not isinstance(config, dict) or not config:
+        raise TracegapError(f"{path}: no config.json of a model (model_type) and no manifest ([model])")
+    if "model_type" in config or "architectures" in config:
+        try:
+            model = hf_config.model_from(config)
+        except TracegapError as e:
+            raise TracegapError(f"{path}: {e}") from e
+        chosen = seq or min(model.seq or DEFAULT_SEQ, DEFAULT_SEQ)
+        assumed = [f"sequences of {chosen:,} tokens (--seq)"] if seq is None and chosen != model.seq else []
+        if config.get("quantization_config"):
+            assumed.append(f"quantization_config is ignored: weights are {model.dtype} (--weights with --serve)")
+        return Subject(
+            name=path.stem if path.stem != "config" else path.absolute().parent.name,
+            source=str(path),
+            model=_with_seq(model, chosen),
+            described=Manifest(),
+            assumed=tuple(assumed),
+        )
+    return None
 
 
 def _check_absent(path: Path, text: str) -> None:
@@ -230,21 +241,48 @@ def _chip(names: str | None, source: str) -> Chip:
     return slowest([hardware.get(name.strip()) for name in names.split(",")])
 
 
+def _step_tokens(question: Question, subject: Subject, assumed: list[str]) -> tuple[int, list[str]]:
+    """Tokens of a step, at least one sequence; and what is to be said where they are no whole number of sequences."""
+    model, seq = subject.model, subject.model.seq
+    tokens = question.batch_tokens or subject.described.tokens_per_step
+    if tokens is None:
+        if subject.described.model is not None:
+            raise TracegapError(f"{subject.source}: the manifest lacks tokens_per_step (or --batch-tokens)")
+        tokens = DEFAULT_BATCH // (seq or 1) * (seq or 1) or (seq or 1)
+        assumed.append(f"steps of {tokens:,} tokens (--batch-tokens)")
+    if seq is not None and tokens < seq:
+        raise TracegapError(
+            f"a step of {tokens:,} tokens does not hold one sequence of {seq:,}: "
+            "raise --batch-tokens (tokens_per_step) or lower --seq"
+        )
+    uneven = _uneven(tokens, seq or 1)
+    assumed += uneven
+    if model.positions and (seq or 0) > model.positions:
+        assumed.append(_positions(model, seq or 0))
+    return tokens, uneven
+
+
+def _mesh(question: Question, subject: Subject) -> dict[str, int] | None:
+    """The mesh that is asked for, if one is."""
+    described = subject.described
+    mesh = question.mesh or (None if question.devices else described.mesh)
+    if mesh is None and question.devices is None and described.world_size:
+        mesh = {"data": described.world_size}
+    if mesh:
+        _check_mesh(mesh, question.recipe)
+    if question.recipe.expert_skew != 1 and not subject.model.experts:
+        raise TracegapError("--expert-skew (expert_skew) is of a mixture of experts, which this model is not")
+    return mesh
+
+
 def _training(question: Question, subject: Subject, chip: Chip, assumed: list[str]) -> dict[str, Any]:
     described, model = subject.described, subject.model
     tokens_per_step, uneven = _step_tokens(question, subject, assumed)
     network = None if question.network_gb_per_s is None else question.network_gb_per_s * GB
     topology = described.topology or {}
-    mesh = question.mesh or (None if question.devices else described.mesh)
-    if mesh is None and question.devices is None and described.world_size:
-        mesh = {"data": described.world_size}
-    _check_choices(model, mesh, question.recipe)
+    mesh = _mesh(question, subject)
     sequences = tokens_per_step // (model.seq or 1)
-    if mesh and sizes(mesh).batch_ways > sequences:
-        assumed.append(
-            f"replicas share sequences, {sequences:,} for {sizes(mesh).batch_ways:,}: what attention then sends is left out"
-        )
-    fewest = search.fewest_devices(model, chip, tokens_per_step, question.recipe)
+    fewest = search.fewest_devices(model, chip, tokens_per_step, question.recipe, kept=question.kept)
     devices = sizes(mesh).devices if mesh else question.devices or fewest
     links = Links(
         chip=chip,
@@ -263,6 +301,7 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         "campaign": None,
         "scaling": None,
         "fits": False,
+        "remedies": [],
         "devices": devices,
         "unfit": None,
         "optimal_tokens": None if model.lora_rank else campaign.TOKENS_PER_PARAM * model.active_params,
@@ -270,13 +309,16 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
     }
     candidates: list[Candidate] = []
     if mesh:
-        candidates = [_only(model, chip, mesh, tokens_per_step, recipe=question.recipe, links=links, uneven=uneven)]
+        candidates = [_only(question, model, chip, mesh, tokens=tokens_per_step, links=links, uneven=uneven)]
     elif devices:
-        ranking = search.rank(model, chip, devices, tokens_per_step, question.recipe, links=links)
+        ranking = search.rank(model, chip, devices, tokens_per_step, question.recipe, links=links, kept=question.kept)
         candidates = list(ranking.distinct)
         out |= {"tried": ranking.tried, "fitting": ranking.fitting}
     if candidates:
         best = candidates[0]
+        if best.plan.fits is False:
+            out["remedies"] = list(search.remedies(model, best, tokens_per_step))
+        assumed.extend(_dealt(model, best.plan, tokens_per_step))
         out |= _plan(best.plan) | {"params": model.params, "recipe": dataclasses.asdict(best.recipe)}
         if model.towers:
             out |= _towers(subject, chip, best, tokens_per_step, links)
@@ -288,49 +330,41 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         out["unfit"] = _why_none(model, chip, devices, sequences, out["tried"])
     if question.scaling and fewest:
         known = None if mesh else next(iter(candidates), None)
-        out["scaling"] = _scaling(model, chip, tokens_per_step, fewest, recipe=question.recipe, known=known)
+        out["scaling"] = _scaling(question, model, chip, tokens=tokens_per_step, fewest=fewest, known=known)
     return out
 
 
 def _only(
-    model: Model, chip: Chip, mesh: dict[str, int], tokens: int, *, recipe: Recipe, links: Links, uneven: list[str]
+    question: Question, model: Model, chip: Chip, mesh: dict[str, int], *, tokens: int, links: Links, uneven: list[str]
 ) -> Candidate:
     """The mesh that was asked for; what follows from a batch of part sequences is told with its cause."""
     try:
-        return Candidate(recipe=recipe, plan=plan(model, chip, mesh, tokens, recipe, links=links))
+        return search.of_mesh(model, chip, mesh, tokens, question.recipe, links=links, kept=question.kept)
     except TracegapError as e:
         raise TracegapError("; ".join([str(e), *uneven])) from e
 
 
 def _scaling(
-    model: Model, chip: Chip, tokens_per_step: int, fewest: int, *, recipe: Recipe, known: Candidate | None
+    question: Question, model: Model, chip: Chip, *, tokens: int, fewest: int, known: Candidate | None
 ) -> dict[str, Any]:
     """Strong scaling. The curve is a coarse search: `known`, found by the full one, stands for its number of devices."""
     counts = [fewest << i for i in range(SCALING_POINTS)]
-    curve = search.scaling(model, chip, tokens_per_step, counts, recipe)
+    curve = search.scaling(model, chip, tokens, counts, question.recipe, kept=question.kept)
     points = [known if known and known.plan.devices == point.plan.devices else point for point in curve.points]
     return {"limit": curve.limit, "points": [_candidate(point) for point in points]}
 
 
-def _step_tokens(question: Question, subject: Subject, assumed: list[str]) -> tuple[int, list[str]]:
-    """Tokens of a step, and what is to be said where they are no whole number of sequences."""
-    described, model = subject.described, subject.model
-    tokens_per_step = question.batch_tokens or described.tokens_per_step
-    if tokens_per_step is None:
-        if described.model is not None:
-            raise TracegapError(f"{subject.source}: the manifest lacks tokens_per_step (or --batch-tokens)")
-        tokens_per_step = DEFAULT_BATCH // (model.seq or 1) * (model.seq or 1) or (model.seq or 1)
-        assumed.append(f"steps of {tokens_per_step:,} tokens (--batch-tokens)")
-    if model.seq is not None and tokens_per_step < model.seq:
-        raise TracegapError(
-            f"a step of {tokens_per_step:,} tokens does not hold one sequence of {model.seq:,}: "
-            "raise --batch-tokens (tokens_per_step) or lower --seq"
-        )
-    uneven = _uneven(tokens_per_step, model.seq or 1)
-    assumed += uneven
-    if model.positions and (model.seq or 0) > model.positions:
-        assumed.append(_positions(model, model.seq or 0))
-    return tokens_per_step, uneven
+def _dealt(model: Model, found: Plan, tokens_per_step: int) -> Iterator[str]:
+    """What is assumed where the sequences of a step do not divide over the replicas."""
+    sequences, replicas = tokens_per_step / (model.seq or 1), sizes(found.mesh).batch_ways
+    if found.busiest <= 1:
+        return
+    if sequences <= replicas - 1:
+        idle = replicas - ceil(sequences)
+        yield f"{ceil(sequences):,} sequences for {replicas:,} replicas: {idle:,} idle while the others take one each"
+    else:
+        most = ceil(sequences / replicas)
+        yield f"{sequences:,.1f} sequences over {replicas:,} replicas: the step waits for the busiest, which has {most:,}"
 
 
 def _uneven(tokens: int, seq: int) -> list[str]:
@@ -376,12 +410,8 @@ def _check_devices(devices: int | None) -> None:
         raise TracegapError(f"{devices:,} devices: a plan takes at most {MOST_DEVICES:,}")
 
 
-def _check_choices(model: Model, mesh: dict[str, int] | None, recipe: Recipe) -> None:
-    """Raises TracegapError where a mesh is larger than any cluster, or a choice would be without effect."""
-    if recipe.expert_skew != 1 and not model.experts:
-        raise TracegapError("--expert-skew (expert_skew) is of a mixture of experts, which this model is not")
-    if not mesh:
-        return
+def _check_mesh(mesh: dict[str, int], recipe: Recipe) -> None:
+    """Raises TracegapError where a mesh is larger than any cluster, or a choice would be without effect on it."""
     size = sizes(mesh)
     _check_devices(size.devices)
     for choice, axis in AXIS_OF.items():
@@ -503,8 +533,10 @@ def _serving(question: Question, model: Model, chip: Chip, assumed: list[str]) -
         ranks_per_domain=_host_cards(chip, devices, assumed),
         network_bytes_per_s=None if question.network_gb_per_s is None else question.network_gb_per_s * GB,
     )
+    if question.recipe.math_dtype is None and weight_dtype != server.arithmetic:
+        assumed.append(f"{weight_dtype} weights are multiplied in {server.arithmetic} (--math)")
     points = serving.frontier(server)
-    share = published.reachable_share(chip.id, model.dtype) or 1.0
+    share = published.reachable_share(chip.id, server.arithmetic) or 1.0
     unfit = None
     if not points:
         # Weights alone, or beside them not even one cache
@@ -519,6 +551,7 @@ def _serving(question: Question, model: Model, chip: Chip, assumed: list[str]) -
         "answer": question.answer,
         "weight_dtype": weight_dtype,
         "kv_dtype": kv_dtype,
+        "math_dtype": server.arithmetic,
         "weight_bytes": server.weight_bytes,
         "cache_bytes_per_sequence": server.cache_bytes,
         "max_sequences": server.max_sequences,

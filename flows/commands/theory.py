@@ -91,21 +91,20 @@ class _WithPresets(click.Command):
 @click.option(
     "--recompute",
     type=click.Choice(["none", "selective", "full"]),
-    default="none",
-    show_default=True,
-    help="Activations computed again: the attention core, or all of a layer. None: as little as fits.",
+    help="Activations computed again: the attention core, or all of a layer. Not given: as little as fits.",
 )
-@click.option("--zero", type=click.IntRange(0, 3), default=0, help="ZeRO stage of data-parallel replicas.")
+@click.option("--zero", type=click.IntRange(0, 3), help="ZeRO stage of data-parallel replicas. Not given: 1.")
 @click.option(
     "--schedule",
-    default="1f1b",
-    show_default=True,
-    help="Of a pipeline: gpipe, 1f1b, interleaved, zero_bubble_h1, zero_bubble_h2 or dualpipe.",
+    help="Of a pipeline: gpipe, 1f1b, interleaved, zero_bubble_h1, zero_bubble_h2 or dualpipe. Not given: the faster "
+    "of 1f1b and interleaved.",
 )
 @click.option(
     "--virtual-stages", type=click.IntRange(1, MOST_SEQ), default=1, show_default=True, help="With interleaved."
 )
-@click.option("--microbatches", type=click.IntRange(1, MOST_SEQ), help="Of a replica in a step.")
+@click.option(
+    "--microbatches", type=click.IntRange(1, MOST_SEQ), help="Of a replica in a step. Not given: as few as fit."
+)
 @click.option("--context", default="ring", show_default=True, help="Of a context axis: ring, ulysses or all_gather.")
 @click.option("--async-tensor", is_flag=True, help="Tensor collectives run beside pieces of their products.")
 @click.option(
@@ -154,9 +153,9 @@ def plan(ctx: click.Context, /, model: str, chip: str | None, out: Path | None, 
 
     check_together(ctx, _TOGETHER)
     recipe = Recipe(
-        zero=asked["zero"],
-        recompute=asked["recompute"],
-        schedule=asked["schedule"],
+        zero=asked["zero"] or 0,
+        recompute=asked["recompute"] or "none",
+        schedule=asked["schedule"] or "1f1b",
         virtual_stages=asked["virtual_stages"],
         microbatches=asked["microbatches"],
         context=asked["context"],
@@ -183,6 +182,7 @@ def plan(ctx: click.Context, /, model: str, chip: str | None, out: Path | None, 
             network_gb_per_s=asked["network"],
             measured_tflops=asked["measured"],
             recipe=recipe,
+            kept=tuple(name for name in ("zero", "recompute", "schedule") if asked[name] is not None),
             serve=asked["serve"],
             prompt=asked["prompt"],
             answer=asked["answer"],

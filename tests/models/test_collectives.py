@@ -150,7 +150,7 @@ def test_a_pair_on_a_mesh_has_one_link() -> None:
         ("h100_sxm", range(8), None, "switch, 450 GB/s"),
         ("h100_sxm", range(16), None, "2 domains of 8 (switch, 450 GB/s), network 50.0 GB/s a device"),
         ("h100_sxm", [0, 8, 16], 8, "3 domains of 1 (switch, 450 GB/s), network 50.0 GB/s a device"),
-        ("h100_sxm", [0, 1, 2, 8, 9], 8, "2 domains of 2 (switch, 450 GB/s), network 50.0 GB/s a device"),
+        ("h100_sxm", [0, 1, 2, 8, 9], 8, "2 domains of 2 to 3 (switch, 450 GB/s), network 50.0 GB/s a device"),
         ("gb200", range(72), None, "switch, 900 GB/s"),
         ("a100_pcie_80", range(2), 8, "switch, 300 GB/s"),
         ("a100_pcie_80", range(8), 8, "PCIe, 32.0 GB/s"),  # a bridge joins two cards, the others meet on PCIe

@@ -28,7 +28,7 @@ from tracegap.models.utilisation import train_flops_of_params, train_time_days
 
 H100 = hardware.get("h100_sxm")
 V5P = hardware.get("tpu_v5p")
-MODEL = Model(layers=4, hidden=1000, heads=10, kv_heads=10, ffn=4000, vocab=10_000, seq=500, causal=False)
+MODEL = Model(layers=4, hidden=1000, heads=8, kv_heads=8, ffn=4000, vocab=10_000, seq=500, causal=False)
 PARAMS = 4 * (4 * 1_000_000 + 3 * 4_000_000) + 2 * 10_000_000
 LLAMA = presets.get("llama-3-70b").model
 MOE = replace(MODEL, experts=8, experts_per_token=2)
@@ -39,7 +39,7 @@ def test_one_device() -> None:
     one = plan(MODEL, H100, {}, 10_000)
     assert one.params == PARAMS == 84_000_000
     assert (one.devices, one.microbatches, one.traffic, one.bubble_ns) == (1, 1, (), 0)
-    # A token: 2 x 74e6 of weights, and 4 layers x 10 heads x 500 keys x 100 x 4; times 3, 10,000 tokens
+    # A token: 2 x 74e6 of weights, and 4 layers x 8 heads x 500 keys x 125 x 4; times 3, 10,000 tokens
     assert one.model_flops == one.flops_per_device == 3 * 10_000 * (148_000_000 + 8_000_000)
     assert one.compute_ns == round(4.68e12 / 989.4e12 * 1e9)
     # bf16 gradient and weight written, fp32 master and moments read and written: 28 bytes a parameter
@@ -56,6 +56,72 @@ def test_one_device() -> None:
     assert one.memory.buffers == 1e9
     assert one.memory.margin == pytest.approx(0.05 * (168e6 + 168e6 + 1008e6 + 2e9 + 1e9))
     assert one.fits is True
+
+
+def test_a_step_waits_for_the_replica_with_most_sequences() -> None:
+    """Seven sequences of 500 over four replicas: dealt out one by one the fullest has two, as of a batch of eight."""
+    dealt = [0, 0, 0, 0]
+    for sequence in range(7):
+        dealt[sequence % 4] += 1
+    assert max(dealt) == 2
+    for axes in (
+        {"data": 4},
+        {"fsdp": 4},
+        {"data": 2, "fsdp": 2, "tensor": 2},
+        {"data": 4, "context": 2},
+        {"data": 4, "pp": 2},
+    ):
+        seven, eight = (plan(MODEL, H100, axes, sequences * 500) for sequences in (7, 8))
+        assert seven.microbatches * seven.tokens_per_microbatch * axes.get("context", 1) == max(dealt) * 500
+        assert seven.busiest == pytest.approx(2 / (7 / 4))
+        for name in ("compute_ns", "memory", "traffic", "lower_ns", "predicted_ns", "upper_ns"):
+            assert (
+                getattr(seven, name) == pytest.approx(getattr(eight, name))
+                if name.endswith("_ns")
+                else getattr(seven, name) == getattr(eight, name)
+            )
+        # What is useful is the real batch
+        assert seven.model_flops == pytest.approx(eight.model_flops * 7 / 8)
+        assert seven.mfu == pytest.approx(eight.mfu * 7 / 8)
+    # Three sequences keep one of four replicas idle, and the step is as long as that of four
+    assert plan(MODEL, H100, {"data": 4}, 1500).predicted_ns == plan(MODEL, H100, {"data": 4}, 2000).predicted_ns
+
+
+def test_the_pod_of_the_scaling_book_with_sequences_that_do_not_divide() -> None:
+    """4e6 tokens are 488.3 sequences of 8,192; of 280 replicas the fullest has two, on two context ranks 8,192 tokens."""
+    mesh = {"data": 280, "context": 2, "tensor": 16}
+    got = plan(LLAMA, V5P, mesh, 4_000_000, torus=[16, 20, 28])
+    assert got.tokens_per_microbatch == 8192
+    assert got.busiest == pytest.approx(560 / (4e6 / 8192))
+    least_s = train_flops(LLAMA, 2 * 8192) / 32 / got.peak_flops_per_s
+    assert got.compute_ns == pytest.approx(least_s * 1e9, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "mesh", "microbatches", "reason"),
+    [
+        ("gpt-2", {"pipeline": 24}, None, "pipeline=24: the model has 12 layers"),
+        ("llama-3-70b", {"tensor": 7}, None, "tensor=7 does not divide the model's 64 heads"),
+        ("llama-3-70b", {"tensor": 128}, None, "tensor=128 does not divide the model's 64 heads"),
+        ("mamba-2.8b", {"tensor": 3}, None, "tensor=3 does not divide the model's 5120 channels"),
+        ("mixtral-8x7b", {"expert": 3}, None, "expert=3 does not divide the model's 8 experts"),
+        ("mixtral-8x7b", {"expert": 16}, None, "expert=16 does not divide the model's 8 experts"),
+        ("llama-3-8b", {"expert": 8}, None, "expert=8: the model has no experts"),
+        ("llama-3-70b", {"pipeline": 4, "tensor": 8}, 100_000_000, "100,000,000 microbatches do not divide the 512"),
+        ("llama-3-70b", {"pipeline": 4, "tensor": 8}, 3, "3 microbatches do not divide the 512 sequences"),
+    ],
+)
+def test_meshes_that_cannot_be(model: str, mesh: dict[str, int], microbatches: int | None, reason: str) -> None:
+    known = presets.get(model).model
+    with pytest.raises(NoFormula, match=reason):
+        plan(known, H100, mesh, 512 * (known.seq or 1), Recipe(microbatches=microbatches))
+
+
+def test_heads_may_be_copied_and_stages_differ_by_a_layer() -> None:
+    assert plan(LLAMA, V5P, {"tensor": 64}, BATCH).devices == 64  # 8 key/value heads
+    assert plan(presets.get("gpt-2").model, H100, {"pipeline": 5}, 64 * 1024).devices == 5  # 12 layers
+    with pytest.raises(NoFormula, match="kv_heads = 7 in the model description do not divide its 32 heads"):
+        replace(MODEL, hidden=1024, heads=32, kv_heads=7)
 
 
 def test_axes_share_the_work_and_add_their_traffic() -> None:
@@ -310,10 +376,16 @@ recipes = st.builds(
 )
 
 
+def fitting(mesh: dict[str, int], model: Model) -> dict[str, int]:
+    """A dense model's mesh has no expert axis."""
+    return mesh if model.experts else {axis: ranks for axis, ranks in mesh.items() if axis != "ep"}
+
+
 @settings(deadline=None)
 @given(mesh=meshes, recipe=recipes, model=st.sampled_from([MODEL, MOE]))
 def test_bounds_and_totals(mesh: dict[str, int], recipe: Recipe, model: Model) -> None:
     whole = plan(model, H100, {}, 256_000, recipe)
+    mesh = fitting(mesh, model)
     split = plan(model, H100, mesh, 256_000, recipe)
     # Sharding conserves FLOPs, and time on n devices times n is never below FLOPs over the peak
     assert split.flops_per_device * split.devices == pytest.approx(whole.flops_per_device)
@@ -357,6 +429,7 @@ def test_more_bandwidth_never_slows(
 ) -> None:
     chip = hardware.get(chip_id)
     better = replace(chip, **{faster: 2 * getattr(chip, faster)})
+    mesh = fitting(mesh, model)
     before, after = (plan(model, part, mesh, 256_000, recipe, ranks_per_domain=8) for part in (chip, better))
     assert after.lower_ns <= before.lower_ns + 1
     assert after.upper_ns <= before.upper_ns + 1
@@ -426,15 +499,22 @@ def test_groups_are_the_ranks_along_axes() -> None:
 # Published answers
 
 
-def on_pod(mesh: dict[str, int]) -> Plan:
+def on_pod(mesh: dict[str, int], *, whole_sequences: bool = True) -> Plan:
     """LLaMA-3 70B on the pod of 16 x 20 x 28 of the Scaling Book's chapter 6, a batch of 4M tokens."""
-    return plan(LLAMA, V5P, mesh, 8192 * 560, torus=[16, 20, 28])
+    return plan(LLAMA, V5P, mesh, 8192 * 560, torus=[16, 20, 28], whole_sequences=whole_sequences)
 
 
 def test_the_scaling_book_chapter_6() -> None:
     """Pure FSDP of 8,960 chips has too few tokens a chip (468 < 850), with tensor parallelism it is compute bound."""
     assert LLAMA.params == pytest.approx(70.4e9, rel=0.0025)  # the book rounds its parts
-    assert on_pod({"fsdp": 8960}).bound == "fsdp"
+    # The book divides tokens, not sequences: 468 a chip. Whole sequences keep 560 chips busy and the others idle
+    even, whole = (on_pod({"fsdp": 8960}, whole_sequences=whole) for whole in (False, True))
+    assert (even.bound, even.tokens_per_microbatch, even.busiest) == ("fsdp", 512, 1)
+    assert (whole.tokens_per_microbatch, whole.busiest, whole.compute_ns) == (
+        8192,
+        16,
+        pytest.approx(16 * even.compute_ns),
+    )
     mixed = on_pod({"fsdp": 560, "tensor": 16})
     assert mixed.bound == "compute"
     assert mixed.fits

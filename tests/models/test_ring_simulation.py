@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracegap.models import hardware, torus
-from tracegap.models.collectives import Fabric, latency_bound_below_bytes, predict, predict_uneven
+from tracegap.models.collectives import Fabric, fabric_for, latency_bound_below_bytes, predict, predict_uneven
 from tracegap.models.errors import NoFormula
 from tracegap.models.ops import CollectiveKind as Kind
 from tracegap.models.torus import Axis
@@ -96,6 +96,80 @@ def test_shifts_share_the_links_between() -> None:
     axis = {"bytes": 9e9, "axis_size": 8, "link_bytes_per_s": 45e9}
     assert torus.permute_time_s(**axis, shift=3) == torus.permute_time_s(**axis, shift=5) == pytest.approx(0.6)
     assert torus.permute_time_s(**axis, shift=5, wrap=False) == pytest.approx(1.0)
+
+
+def gathered_link_bytes(side: int, stride: int, ranks: int, *, wrap: bool) -> float:
+    """Bytes on the busiest link when every group of `ranks` chips, `stride` apart on a side, gathers parts of one byte.
+
+    Each part travels on from member to member, both ways round a ring (halves), outwards on a line; every link it
+    crosses counts it.
+    """
+    load: dict[tuple[int, int], float] = {}
+    for first in range(side):
+        places = [first + i * stride for i in range(ranks)]
+        if first >= stride or places[-1] >= side:
+            continue
+        for at, source in enumerate(places):
+            for step in (1, -1):
+                members = ranks - 1 if wrap else ranks - 1 - at if step == 1 else at
+                for hop in range(members * stride):
+                    link = ((source + step * hop) % side, step)
+                    load[link] = load.get(link, 0) + (0.5 if wrap else 1)
+    return max(load.values())
+
+
+@pytest.mark.parametrize(
+    ("side", "stride", "ranks"), [(8, 2, 4), (8, 4, 2), (8, 2, 2), (16, 4, 3), (12, 3, 4), (8, 1, 8)]
+)
+def test_groups_that_interleave_on_a_side_share_its_links(side: int, stride: int, ranks: int) -> None:
+    """Every message of every group is laid on the links of the side; the formula sees one group and its stride."""
+    wrap = stride * ranks == side
+    axis = Axis(size=ranks, wrap=wrap, stride=stride)
+    assert torus.gather_s(ranks, [axis], 1.0) == pytest.approx(gathered_link_bytes(side, stride, ranks, wrap=wrap))
+    groups = [[first + i * stride for i in range(ranks)] for first in range(stride)]
+    sent = [[0.0] * side for _ in range(side)]
+    shifted = [[0.0] * side for _ in range(side)]
+    for chips in groups:
+        for i, chip in enumerate(chips):
+            for other in chips:
+                sent[chip][other] = 1.0
+            if wrap or i + 1 < ranks:
+                shifted[chip][chips[(i + 1) % ranks]] = 1.0
+    physical = [Axis(size=side, wrap=wrap)]
+    even = torus.busiest_link_bytes([[1] * ranks for _ in range(ranks)], [axis])
+    assert even == pytest.approx(torus.busiest_link_bytes(sent, physical))
+    if ranks % 2 == 0:
+        assert torus.all_to_all_s(ranks**2, [axis], 1.0) == pytest.approx(even)
+    # Two of a ring may go either way; T8 sends all of it one way
+    busiest = torus.busiest_link_bytes(shifted, physical) * (2 if wrap and ranks == 2 else 1)
+    assert (
+        busiest == stride == torus.permute_time_s(bytes=1, shift=stride, axis_size=side, link_bytes_per_s=1, wrap=wrap)
+    )
+    chip = hardware.get("tpu_v5p")
+    fabric = fabric_for(chip, groups[0], torus=[side, 4, 4], wrap=[wrap] * 3)
+    assert fabric.axes == (axis,)
+    permuted = predict(Kind.PERMUTE, 10**9, ranks, fabric)
+    assert permuted.bandwidth_ns == pytest.approx(stride * 1e18 / chip.device_link_bytes_per_s)
+
+
+def test_uneven_domains_have_all_their_ranks_and_wait_for_the_smallest() -> None:
+    """768 ranks, one in eight of a pod of 4,096 chips and of 2,048 of the next: 512 and 256, not twice 256."""
+    chip = hardware.get("tpu_v4")
+    network = 1e8  # slow enough to gate
+    fabric = fabric_for(chip, range(0, 6144, 8), network_bytes_per_s=network)
+    assert (fabric.domain_ranks, fabric.fewest_ranks, fabric.domains) == (512, 256, 2)
+    assert "2 domains of 256 to 512 " in str(fabric)
+    size = 768 * 10**6
+    # Each byte that the other domain's ranks hold comes in over the shares of the domain's own: 512 MB over 256 of them
+    # for each part of 1 MB, 256 over 512
+    comes_in = {256: 512e6 / (256 * network), 512: 256e6 / (512 * network)}
+    got = predict(Kind.ALL_GATHER, size, 768, fabric).bandwidth_ns
+    assert got == pytest.approx(max(comes_in.values()) * 1e9, abs=2)
+    # All-to-all: a rank of the smaller domain sends 512 of its 768 parts out
+    swapped = predict(Kind.ALL_TO_ALL, size, 768, fabric).bandwidth_ns
+    assert swapped == pytest.approx(512e6 / network * 1e9, abs=2)
+    assert predict_uneven([[10**6] * 768] * 768, fabric).bandwidth_ns == pytest.approx(swapped, abs=2)
+    assert fabric_for(chip, range(0, 8192, 8)).fewest_ranks is None
 
 
 FABRICS = {

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from tracegap.models import hardware, presets, search
 from tracegap.models.errors import NoFormula
-from tracegap.models.mesh import mesh_of, sizes
+from tracegap.models.mesh import Links, mesh_of, sizes
+from tracegap.models.plan import plan
 from tracegap.models.recipe import Recipe
 
 H100 = hardware.get("h100_sxm")
@@ -57,6 +58,32 @@ def test_meshes_over_links_that_nobody_knows_are_left_out():
         search.rank(LLAMA, hardware.get("trn2"), 256, BATCH)
 
 
+@pytest.mark.parametrize(("chip", "devices"), [(H100, 512), (V5P, 96)])
+def test_a_row_of_a_ranking_can_be_asked_for_again(chip, devices):
+    ranking = search.rank(LLAMA, chip, devices, BATCH)
+    links = Links(chip=chip, torus=search.slice_shape(chip, devices))
+    for candidate in ranking.distinct[:8]:
+        assert search.of_mesh(LLAMA, chip, candidate.plan.mesh, BATCH, links=links) == candidate
+
+
+def test_explicit_options_of_a_mesh_are_kept_and_what_does_not_fit_has_remedies():
+    mesh = {"data": 8, "fsdp": 16, "tensor": 4}
+    chosen = search.of_mesh(LLAMA, H100, mesh, BATCH)
+    assert (chosen.recipe.zero, chosen.recipe.microbatches, chosen.plan.fits) == (1, 4, True)
+    asked = search.of_mesh(LLAMA, H100, mesh, BATCH, Recipe(microbatches=1), kept=("zero", "recompute", "schedule"))
+    assert (asked.recipe, asked.plan.fits) == (Recipe(microbatches=1), False)
+    assert search.remedies(LLAMA, asked, BATCH)[:3] == ("--zero 3", "--recompute full", "--microbatches 4")
+    # Nothing fits on one device: the thriftiest recomputes all, a sequence at a time
+    alone = search.of_mesh(LLAMA, H100, {"data": 8}, BATCH)
+    assert (alone.plan.fits, alone.recipe.recompute, alone.recipe.microbatches) == (False, "full", 64)
+    assert alone.plan.memory.total == min(
+        plan(LLAMA, H100, {"data": 8}, BATCH, recipe).memory.total
+        for recipe in search.recipes(LLAMA, {"data": 8}, BATCH, Recipe())
+    )
+    with pytest.raises(NoFormula, match="3 microbatches do not divide"):
+        search.of_mesh(LLAMA, H100, mesh, BATCH, Recipe(microbatches=3))
+
+
 def test_what_is_asked_for_is_kept():
     for candidate in search.rank(
         LLAMA, H100, 64, BATCH, Recipe(recompute="full", schedule="zero_bubble_h1")
@@ -80,6 +107,8 @@ def test_the_fewest_devices_fit_and_half_of_them_do_not():
     large = presets.get("llama-3.1-405b").model
     assert search.fewest_devices(large, H100, BATCH) == 96
     assert not any(search.first_fit(large, H100, m, BATCH, Recipe()) for m in search.meshes(large, H100, 88, BATCH))
+    # ZeRO 0 kept: replicas hold whole optimizers, which never fits on fewer
+    assert search.fewest_devices(LLAMA, H100, BATCH, kept=("zero",)) >= fewest
     # slices of a torus double
     assert search.fewest_devices(large, V5P, BATCH) in (64, 128)
 

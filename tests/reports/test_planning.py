@@ -102,14 +102,22 @@ def test_wrong_places_in_a_manifest_are_a_line(tmp_path, wrong, words):
     assert (got.exit_code, words in got.stderr) == (3, True), got.stderr
 
 
-def test_more_replicas_than_sequences_are_said():
+def test_sequences_that_do_not_divide_are_said():
     said = asked("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "fsdp=1024")
-    assert "replicas share sequences, 512 for 1,024" in said["assumed"][-1]
+    assert said["assumed"][-1] == "512 sequences for 1,024 replicas: 512 idle while the others take one each"
+    # As long as on the 512 that have one, but for the wider gathers
+    half = asked("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "fsdp=512")
+    assert (said["compute_ns"], len(half["assumed"])) == (half["compute_ns"], 1)
+    pod = asked(
+        "llama-3-70b", "--hardware", "tpu_v5p", "--batch-tokens", "4M", "--mesh", "data=280,context=2,tensor=16"
+    )
+    assert pod["assumed"][-1] == "488.3 sequences over 280 replicas: the step waits for the busiest, which has 2"
+    assert pod["tokens_per_microbatch"] * pod["microbatches"] == 2 * 8192 / 2
 
 
 def test_the_recipe_is_kept():
-    mesh = ("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "fsdp=8")
-    plain = asked(*mesh)
+    mesh = ("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "fsdp=8", "--microbatches", 8)
+    plain = asked(*mesh, "--recompute", "none")
     thin = asked(*mesh, "--optimizer", "adam8bit", "--recompute", "full", "--offload", "optimizer")
     assert thin["memory"]["optimizer"] == 0
     assert thin["memory_total"] < plain["memory_total"]
@@ -118,9 +126,36 @@ def test_the_recipe_is_kept():
     assert (wrong.exit_code, "known are optimizer, activations" in wrong.stderr) == (2, True)
 
 
+def test_a_row_of_the_ranking_can_be_asked_for_again():
+    job = ("llama-3-70b", "--hardware", "h100_sxm")
+    for row in asked(*job, "--devices", 512)["ranking"]:
+        again = asked(*job, "--mesh", ",".join(f"{axis}={ways}" for axis, ways in row["mesh"].items()))
+        assert again["ranking"] == [row]
+    plain = (*job, "--mesh", "data=8,fsdp=16,tensor=4", "--zero", 0, "--recompute", "none", "--microbatches", 1)
+    full = asked(*plain)
+    assert (full["fits"], full["recipe"]["zero"], full["microbatches"]) == (False, 0, 1)
+    assert "try --zero 3, --recompute full, --microbatches 4" in " ".join(run(*plain).output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gpt-2", "--mesh", "pipeline=24"], "pipeline=24: the model has 12 layers"),
+        (["llama-3-70b", "--mesh", "tensor=7"], "tensor=7 does not divide the model's 64 heads"),
+        (["mixtral-8x7b", "--mesh", "expert=16"], "expert=16 does not divide the model's 8 experts"),
+        (["llama-3-8b", "--mesh", "expert=8"], "the model has no experts"),
+        (["llama-3-70b", "--mesh", "pipeline=4,tensor=8", "--microbatches", 3], "3 microbatches do not divide the 512"),
+        (["llama-3-8b,kv_heads=7", "--mesh", "fsdp=8"], "kv_heads = 7 in the model description do not divide"),
+    ],
+)
+def test_meshes_that_cannot_be_are_a_line(arguments, words):
+    got = run(*arguments, "--hardware", "h100_sxm")
+    assert (got.exit_code, words in got.stderr) == (2, True), got.stderr
+
+
 def test_schedules_and_exchanges_of_a_mesh_can_be_asked_for():
     mesh = ("llama-3-8b", "--hardware", "h100_sxm", "--mesh", "pipeline=4,context=2", "--microbatches", 8)
-    plain = asked(*mesh)
+    plain = asked(*mesh, "--schedule", "1f1b")
     woven = asked(*mesh, "--schedule", "interleaved", "--virtual-stages", 4)
     # (p - 1) / (v m) of the arithmetic
     assert plain["bubble_ns"] == pytest.approx(plain["compute_ns"] * 3 / 8, rel=1e-6)
@@ -145,11 +180,22 @@ def test_a_config_json_is_read_with_a_usual_sequence(tmp_path):
 
 
 def test_a_server():
-    said = asked("llama-3-70b", "--hardware", "tpu_v5e", "--serve", "--weights", "int8", "--kv", "int8")["serving"]
+    said = asked("llama-3-70b", "--hardware", "tpu_v5e", "--serve", "--weights", "int8", "--kv", "int8")
+    assert said["assumed"][-1] == "int8 weights are multiplied in bf16 (--math)"
+    said = said["serving"]
+    assert said["math_dtype"] == "bf16"
     assert (said["devices"], said["fewest_devices"]) == (8, 8)
     assert said["points"][-1]["batch"] == said["max_sequences"]
     rates = [point["tokens_per_s"] for point in said["points"]]
     assert rates == sorted(rates)
+    asked_for = asked(
+        "llama-3-70b", "--hardware", "tpu_v5e", "--serve", "--weights", "int8", "--kv", "int8", "--math", "int8"
+    )
+    assert (asked_for["assumed"], asked_for["serving"]["math_dtype"]) == (
+        ["a server fills 95% of the memory of its devices"],
+        "int8",
+    )
+    assert asked_for["serving"]["prefill_s"] < said["prefill_s"]
     screen = run("mixtral-8x7b", "--hardware", "h100_sxm", "--serve").output
     for words in ("prefill", "speculation", "tokens/s a device"):
         assert words in screen
@@ -481,9 +527,19 @@ def test_a_batch_of_part_sequences_is_said():
     batch = ("llama-3-8b", "--hardware", "h100_sxm", "--seq", 8192, "--batch-tokens", "16M")
     words = "16,000,000 tokens a step are 1,953.1 sequences of 8,192: 15,998,976 would be whole, 16,777,216 a power"
     assert any(line.startswith(words) for line in asked(*batch, "--mesh", "fsdp=8")["assumed"])
-    wrong = run(*batch, "--mesh", "pipeline=4,fsdp=128", "--schedule", "interleaved", "--virtual-stages", 2)
+    wrong = run(
+        *batch,
+        "--mesh",
+        "pipeline=4,fsdp=128",
+        "--schedule",
+        "interleaved",
+        "--virtual-stages",
+        2,
+        "--microbatches",
+        15,
+    )
     assert wrong.exit_code == 2
-    assert "not 15 microbatches" in wrong.stderr
+    assert "15 microbatches do not divide" in wrong.stderr
     assert words in wrong.stderr
 
 
