@@ -25,7 +25,7 @@ COUNTS = frozenset({
     "group", "groups", "microbatches", "mxu_side", "nodes", "pp", "ranks", "stages", "tp", "virtual", "virtual_stages",
 })  # fmt: skip
 """Inputs from 1 on."""
-SIGNED = frozenset({"shift", "window_right"})
+SIGNED = frozenset({"shift", "window", "window_right"})
 """Inputs that may be negative; all other numbers are sizes, times and rates from 0 on."""
 
 _FORMULAS: dict[tuple[str, str], Callable[..., float]] = {}

@@ -16,7 +16,7 @@ from tracegap.ingest.classify.aten_names import AUTOGRAD, COMMUNICATION, REASONS
 from tracegap.ingest.classify.aten_table import Entry, entries
 from tracegap.ingest.classify.kernel import kernel_class
 from tracegap.models import formulas
-from tracegap.models.errors import BadShape
+from tracegap.models.errors import BadInput, BadShape
 from tracegap.models.formulas.sizes import UNKNOWN
 from tracegap.models.ops import OpClass, OpSpec
 
@@ -118,7 +118,7 @@ def _spec(entry: Entry, args: Args, *, in_place: bool) -> OpSpec:
 def _costed(op_class: OpClass, spec: Callable[[], OpSpec]) -> Described:
     try:
         cost = formulas.cost(spec())
-    except BadShape as error:
+    except (BadInput, BadShape) as error:
         return Described(op_class, None, None, None, str(error))
     except (IndexError, KeyError, TypeError, ValueError) as error:
         # arguments come from a file: another release's operator of this name may have others

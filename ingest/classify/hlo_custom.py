@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegap.ingest.classify.hlo_module import Instruction
+from tracegap.models.errors import BadInput
 from tracegap.models.formulas.attention import attention_bwd_flops, attention_fwd_flops
 
 Found = tuple[int | None, str | None]
@@ -67,22 +68,25 @@ def _attention(instruction: Instruction) -> Found:
         return None, "lengths of padded sequences are not in the trace"
     batch, heads, length_q, length_k = scores
     q, k, v = (operand[0].elements for operand in instruction.operands[:3])
-    width = q // (batch * heads * length_q)
-    kv_heads = k // (batch * length_k * width)
-    window = int(found.get("sliding_window_length") or 0)
-    count = attention_bwd_flops if "Backward" in instruction.target else attention_fwd_flops
-    return round(
-        count(
-            B=batch,
-            T=length_q,
-            S=length_k,
-            N=heads,
-            d_qk=width,
-            d_v=v // (batch * length_k * kv_heads),
-            causal="CAUSAL" in mask,
-            window=window - 1 if window > 0 else None,
-        )
-    ), None
+    try:
+        width = q // (batch * heads * length_q)
+        kv_heads = k // (batch * length_k * width)
+        window = int(found.get("sliding_window_length") or 0)
+        count = attention_bwd_flops if "Backward" in instruction.target else attention_fwd_flops
+        return round(
+            count(
+                B=batch,
+                T=length_q,
+                S=length_k,
+                N=heads,
+                d_qk=width,
+                d_v=v // (batch * length_k * kv_heads),
+                causal="CAUSAL" in mask,
+                window=window - 1 if window > 0 else None,
+            )
+        ), None
+    except (BadInput, ZeroDivisionError) as error:
+        return None, f"shapes that attention cannot have: {error}"
 
 
 def _sort(instruction: Instruction) -> Found:

@@ -272,3 +272,16 @@ def test_kernels_of_libraries(kernel: str, op_class: OpClass, dtype: str | None)
 def test_log_of_a_transform_is_that_of_two() -> None:
     d = call("aten::_fft_c2c", ([100], "c10::complex<float>"), "[0]", 0, "True")
     assert d.flops == round(5 * 100 * math.log2(100))
+
+
+def test_sizes_that_no_tensor_has_cost_an_operator_its_numbers_only():
+    told = describe("aten::mm", [[-4, 8], [8, 4]], ["float", "float"])
+    assert told.flops is None or told.flops >= 0
+    told = describe(
+        "flash_attn::_flash_attn_forward",
+        [[2, -64, 8, 64]] * 3,
+        ["c10::BFloat16"] * 3,
+        None,
+        ["", "", "", "", "", "True"],
+    )
+    assert told.flops is None or told.flops >= 0
