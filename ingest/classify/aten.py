@@ -123,6 +123,8 @@ def _costed(op_class: OpClass, spec: Callable[[], OpSpec]) -> Described:
     except (IndexError, KeyError, TypeError, ValueError) as error:
         # arguments come from a file: another release's operator of this name may have others
         return Described(op_class, None, None, None, f"arguments are not those of the known operator: {error}")
+    if min(cost.flops or 0, cost.bytes or 0) < 0:
+        return Described(op_class, None, None, None, "its shapes are those of no tensor")
     return Described(op_class, cost.dtype, cost.flops, cost.bytes, cost.note)
 
 
