@@ -24,9 +24,18 @@ GEMM_ID, SHORT_ID, ADD_ID, LAUNCH_ID, COPY_ID, SYNC_ID = range(1, 7)
 
 def write(path: Path, tables: dict[str, tuple[str, list[tuple]]], names: list[str] = NAMES) -> Path:
     """A SQLite file with these tables (columns as words, rows) and StringIds."""
+    to_sqlite(path, tables)
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
         db.executemany("INSERT INTO StringIds VALUES (?, ?)", list(enumerate(names, 1)))
+    db.close()
+    return path
+
+
+def to_sqlite(path: Path, tables: dict[str, tuple[str, list[tuple]]]) -> Path:
+    """A SQLite file with just these tables (columns as words, rows)."""
+    path.unlink(missing_ok=True)
+    with sqlite3.connect(path) as db:
         for table, (columns, rows) in tables.items():
             quoted = ", ".join(f'"{c}"' for c in columns.split())
             db.execute(f"CREATE TABLE {table} ({quoted})")

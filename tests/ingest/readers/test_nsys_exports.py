@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.ingest.readers.nsys_rows import to_sqlite
 
 from tracegap.ingest import pipeline, store
 from tracegap.ingest.errors import TraceError
@@ -54,17 +55,6 @@ def tables(steps: int = 3, per_step: int = 5) -> Tables:
         "OSRT_API": ("start end globalTid nameId", [(7, 9, T + 1, 6)]),
         "DIAGNOSTIC_EVENT": ("severity text", [(2, "odd"), (3, "events were dropped")]),
     }  # fmt: skip
-
-
-def to_sqlite(path: Path, given: Tables) -> Path:
-    path.unlink(missing_ok=True)
-    with sqlite3.connect(path) as db:
-        for table, (columns, rows) in given.items():
-            quoted = ", ".join(f'"{c}"' for c in columns.split())
-            db.execute(f"CREATE TABLE {table} ({quoted})")
-            db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns.split()))})", rows)
-    db.close()
-    return path
 
 
 def to_parquet(path: Path, given: Tables) -> Path:
