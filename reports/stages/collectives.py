@@ -1,0 +1,54 @@
+"""Collectives matched over ranks and predicted, the clocks of the traces aligned."""
+
+import duckdb
+import polars as pl
+
+from tracegap.ingest import store
+from tracegap.reports import matching, predictions
+from tracegap.reports.stage import Run
+
+ORDER = 10
+TABLES = ("collective_matches",)
+
+
+def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
+    """Fills collective_matches and the clocks of the traces."""
+    calls = store.frame_of(
+        con,
+        """
+        select c.trace_id, c.op_id, c.device_id, c.rank, o.step, c.collective, c.group_id, c.group_ranks, c.group_size,
+               c.seq, c.message_bytes, o.start_ns + coalesce(t.origin_unix_ns, 0) as start_ns, o.dur_ns,
+               coalesce(t.origin_unix_ns, 0) as origin_ns, d.hardware
+        from collectives c join ops o using (trace_id, op_id) join traces t using (trace_id)
+        join devices d on d.trace_id = c.trace_id and d.device_id = c.device_id
+        where t.run_id = ? order by c.trace_id, c.op_id
+        """,
+        [run.run_id],
+    )
+    if not len(calls):
+        return
+    matched = matching.match(calls.select(list(matching.CALL_SCHEMA)))
+    calls = _whole_job_groups(con, calls, matched.rows, run.world_size)
+    rows = matched.rows.with_columns(
+        (pl.col("arrival_ns") - calls["origin_ns"]).alias("arrival_ns"),
+        *predictions.predictions(calls, run.topology),
+    )
+    store.insert(con, "collective_matches", rows)
+    for trace_id, clock in matched.clocks.items():
+        con.execute(
+            "update traces set clock_offset_ns = ?, clock_drift_frac = ?, clock_residual_ns = ? where trace_id = ?",
+            [clock.offset_ns, clock.drift, clock.residual_ns, trace_id],
+        ).fetchall()
+
+
+def _whole_job_groups(
+    con: duckdb.DuckDBPyConnection, calls: pl.DataFrame, rows: pl.DataFrame, world_size: int | None
+) -> pl.DataFrame:
+    """Sets the size of groups that the traces do not say, where every rank of the job takes part in the collective."""
+    partners = rows.select(pl.len().over("instance_id"), pl.col("instance_id").is_not_null().alias("matched"))
+    whole = calls["group_size"].is_null() & partners["matched"] & (partners["len"] == (world_size or 0))
+    for trace_id, op_id in calls.filter(whole).select("trace_id", "op_id").rows():
+        con.execute(
+            "update collectives set group_size = ? where trace_id = ? and op_id = ?", [world_size, trace_id, op_id]
+        ).fetchall()
+    return calls.with_columns(group_size=pl.when(whole).then(pl.lit(world_size)).otherwise("group_size"))
