@@ -163,6 +163,21 @@ TABLES = (
         key=("trace_id", "device_id", "step"),
     ),
     Table(
+        "idle_causes",
+        "idle time of a device in a step by its cause and by what the host did meanwhile",
+        _columns(f"""
+            {_TRACE}
+            {_DEVICE}
+            step BIGINT step in whose window it lies
+            cause VARCHAR bucket of the waterfall: idle_host, idle_sync, idle_input, idle_gap, idle_pipeline, idle_unknown
+            activity VARCHAR what the launching thread did: operator, python, garbage_collection, data_loading, allocation, \
+compilation, synchronisation, copy, launch, nothing_recorded; NULL = the launch is not in the file
+            name VARCHAR innermost host event that tells it; NULL = none
+            idle_ns BIGINT idle time, ns; over the rows of a step and cause it adds up to that bucket
+            gaps BIGINT idle intervals that it lies in
+        """),
+    ),
+    Table(
         "ops",
         "an operation on a device (leaves only; asynchronous ones from start to done)",
         _columns(f"""
