@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from tracegap.reports import people, theme
-from tracegap.reports.buckets import BUCKETS, BY_COLUMN
+from tracegap.reports.buckets import BY_COLUMN
 from tracegap.reports.comparison_words import devices_differ, doubt, first_fix, headline, shown, split, title
 
 _VERDICTS = {"slower": ("slower", theme.ORANGE), "faster": ("faster", theme.BLUE), "same": ("no change", theme.GREY)}
@@ -26,7 +26,7 @@ def describe(c: dict[str, Any]) -> dict[str, Any]:
         "split": split,
         "fix": first_fix(c),
         "buckets": rows.to_dicts(),
-        "titles": {b.column: b.title for b in BUCKETS} | {"rest": "everything else"},
+        "titles": c["titles"],
         "shown": shown,
         "charts": {"chart-buckets": theme.finish(_chart(rows))} if any(c["buckets"].values()) else {},
         "alt": "Change of each part: "
@@ -42,7 +42,7 @@ def _buckets(c: dict[str, Any]) -> pl.DataFrame:
         bucket = BY_COLUMN[column]
         rows.append(
             {
-                "title": bucket.title, "meaning": bucket.meaning,
+                "title": c["titles"][column], "meaning": bucket.meaning,
                 "before_ns": before[column], "after_ns": after[column],
                 "delta_ns": delta, "from_ns": at, "to_ns": at + delta, "change": people.signed_duration(delta),
                 "group": "slower" if delta > 0 else "faster" if delta < 0 else "no change",

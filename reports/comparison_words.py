@@ -9,9 +9,15 @@ def verdict_words(c: dict[str, Any]) -> str:
     """The verdict in words: by how much and how certain."""
     before, delta = c["before_ns"], c["delta_ns"]
     if c["verdict"] == "same":
-        return f"no difference that can be told from noise ({people.signed_duration(delta)}; {doubt(c)})"
+        return f"no difference that can be told from noise ({people.signed_duration(delta)}; {doubt(c)}{_perhaps(c)})"
     frac = abs(delta) / before if before else None
     return f"a step is {people.duration(abs(delta))} ({people.percent(frac)}) {c['verdict']} ({doubt(c)})"
+
+
+def _perhaps(c: dict[str, Any]) -> str:
+    """That there may be a difference all the same: the interval says so, but one of twenty such intervals errs."""
+    low, high = c["interval_ns"] or (0, 0)
+    return "; record more steps to be sure" if low > 0 or high < 0 else ""
 
 
 def headline(c: dict[str, Any]) -> str:
@@ -34,12 +40,12 @@ def doubt(c: dict[str, Any]) -> str:
 
 def title(side: dict[str, Any]) -> str:
     """Job, devices and number of steps of a side."""
-    return f"{side['title'].rsplit(' · ', 1)[0]} · {people.plural(side['steps'], 'step')}"
+    return str(side["title"])
 
 
 def devices_differ(c: dict[str, Any]) -> str | None:
-    """That the two sides ran on different devices; None where they did not. Titles end in devices and steps."""
-    before, after = (c[side]["title"].rsplit(" · ", 2)[-2] for side in ("before", "after"))
+    """That the two sides ran on different devices; None where they did not."""
+    before, after = c["before"]["devices"], c["after"]["devices"]
     return None if before == after else f"The devices differ: {before} before, {after} after."
 
 

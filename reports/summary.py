@@ -307,6 +307,12 @@ having bool_and(d.hardware is null and d.hbm_bytes_per_s is null)
 """
 
 
+def matched_frac(con: duckdb.DuckDBPyConnection, run_id: str) -> float | None:
+    """Part of the exposed communication of a run that is matched over ranks; None where there is none."""
+    row = _row(con, _MATCHED, run_id)
+    return row["matched_frac"] if row else None
+
+
 def why_unknown(con: duckdb.DuckDBPyConnection, run_id: str) -> str:
     """Why most of what has no known cost has none."""
     parts, why = _row(con, _UNKNOWN_PARTS, run_id), _row(con, _WHY_UNKNOWN, run_id)
@@ -338,7 +344,7 @@ def summarize(con: duckdb.DuckDBPyConnection, run_id: str) -> Summary:
     if step is not None:
         step |= _whole_ns(step)
     minimum = step and sum(step[c] for c in MINIMUM)
-    matched, only = _row(con, _MATCHED, run_id), _row(con, _ONLY_FILE, run_id)
+    only = _row(con, _ONLY_FILE, run_id)
     complete, every = counts["complete_steps"], counts["steps"]
     return Summary(
         run_id=run_id,
@@ -354,7 +360,7 @@ def summarize(con: duckdb.DuckDBPyConnection, run_id: str) -> Summary:
         ],
         no_minimum_because=why_unknown(con, run_id) if minimum == 0 else None,
         doubts=_doubts(run, counts, step),
-        buckets=buckets_of(step, matched["matched_frac"] if matched else None),
+        buckets=buckets_of(step, matched_frac(con, run_id)),
         file=only["path"].replace("\\", "/").rsplit("/", 1)[-1] if only else None,
     )
 

@@ -1,6 +1,7 @@
 """A run and a comparison on one screen of a terminal: words before numbers."""
 
-from collections.abc import Iterable
+import string
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import duckdb
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracegap.reports import people
-from tracegap.reports.buckets import BUCKETS, Bucket
+from tracegap.reports.buckets import Bucket
 from tracegap.reports.comparison_words import devices_differ, first_fix, shown, title, verdict_words
 from tracegap.reports.summary import Summary, snapshot, summarize
 
@@ -132,8 +133,42 @@ def comparison(compared: Any, *, all_config: bool = False, page: str | None = No
     return _Trimmed(*parts)
 
 
+def side_by_side(compared: Sequence[Any]) -> RenderableType:
+    """Several comparisons with the same first side: a column a side, each part with its difference from the first."""
+    each = [one.as_dict() for one in compared]
+    first, letters = each[0]["before"], string.ascii_uppercase
+    simulated = first["simulated"] or any(c["after"]["simulated"] for c in each)
+    said: list[RenderableType] = [_title(title(first), simulated), Text(f"A  {first['label']}", style="bold")]
+    said += [
+        Text(f"{letter}  {c['after']['label']}: {verdict_words(c)}", style="bold")
+        for letter, c in zip(letters[1:], each, strict=False)
+    ]
+    grid = _grid("left", *["right"] * (2 * len(each) + 1))
+    grid.add_row(
+        "", "A", *(cell for letter, _ in zip(letters[1:], each, strict=False) for cell in (letter, f"{letter} − A"))
+    )
+    steps = (cell for c in each for cell in (people.duration(c["after_ns"]), people.signed_duration(c["delta_ns"])))
+    grid.add_row("step", people.duration(each[0]["before_ns"]), *steps)
+    for column, ns in first["buckets"].items():
+        after = [c["after"]["buckets"][column] for c in each]
+        if ns or any(after):
+            name = next(
+                (c["titles"][column] for c, other in zip(each, after, strict=True) if other), each[0]["titles"][column]
+            )
+            cells = (
+                cell
+                for c, other in zip(each, after, strict=True)
+                for cell in (people.duration(other), people.signed_duration(c["buckets"][column]))
+            )
+            grid.add_row(Text(f"  {name}"), people.duration(ns), *cells)
+    grid.add_row(
+        "MFU", people.percent(first["mfu"]), *(x for c in each for x in (people.percent(c["after"]["mfu"]), ""))
+    )
+    return _Trimmed(*said, Padding(grid, (1, 0, 0, 0)))
+
+
 def _causes(c: dict[str, Any]) -> Table:
-    titles = {b.column: b.title for b in BUCKETS} | {"rest": "everything else"}
+    titles = c["titles"]
     named = [k for k in c["causes"] if k["bucket"] != "rest"]
     rest = c["delta_ns"] - sum(k["delta_ns"] for k in named[:_MOST_CAUSES])
     grid = _grid("left", "right", "left")

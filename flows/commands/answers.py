@@ -50,56 +50,77 @@ def report(ctx: click.Context, runs: tuple[str, ...], out: Path | None, store: P
 
 @cli.command()
 @click.argument("before")
-@click.argument("after")
-@click.option("--fail-over", help="Exit with status 1 when the step got slower by more than this, such as 5%.")
+@click.argument("after", nargs=-1, required=True)
+@click.option("--fail-over", help="Exit with status 1 when a step got slower by more than this, such as 5%.")
 @click.option("--config", "all_config", is_flag=True, help="Show every configuration line that differs.")
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page.")
+@click.option("--markdown", is_flag=True, help="Print Markdown, for a pull request.")
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page (of two).")
 @store_option
 @json_option
 @click.pass_context
 def compare(
     ctx: click.Context,
     before: str,
-    after: str,
+    after: tuple[str, ...],
     fail_over: str | None,
     all_config: bool,
+    markdown: bool,
     out: Path | None,
     store: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what got slower between two runs, and why. A run is a name in the store or paths of traces.
+    """Say what got slower between two runs, and why; or set several beside the first.
+
+    A run is a name in the store or paths of traces; @rank=3, @ranks=0-3 or @steps=10-20 after it takes a part of it.
 
     Example: tracegap compare nightly/mon nightly/tue --fail-over 5%
+
+    Example: tracegap compare nightly/tue@rank=0 nightly/tue@rank=3
     """
     limit = _percent(fail_over) if fail_over is not None else None
+    if out and len(after) > 1:
+        raise click.UsageError("a page is of two runs: leave --out away, or compare two")
     from tracegap.reports import compare as comparing
+    from tracegap.reports import sides
 
-    with opened(store, made=any_path((before, after))) as con:
-        sides = []
-        status = DONE
-        for argument in (before, after):
-            run_ids, got = run_ids_of(con, [argument])
+    given = [sides.parted(argument) for argument in (before, *after)]
+    with opened(store, made=any_path([base for base, _ in given])) as con:
+        selections, status = [], DONE
+        for base, bounds in given:
+            run_ids, got = run_ids_of(con, [base])
             status = max(status, got)
             if len(run_ids) != 1:
                 raise TracegapError(
-                    f"{argument}: {len(run_ids)} runs ({', '.join(run_ids) or 'no trace'}); name one of them"
+                    f"{base}: {len(run_ids)} runs ({', '.join(run_ids) or 'no trace'}); name one of them"
                 )
-            sides += run_ids
-        result = comparing.compare(con, *sides)
+            selections.append(sides.Selection(run_id=run_ids[0], **bounds))
+        results = comparing.compare_all(con, selections)
     if as_json:
-        dump(result.as_dict())
+        told = [r.as_dict() for r in results]
+        dump(told[0] if len(told) == 1 else {"comparisons": told})
+    elif markdown:
+        from tracegap.reports import comparison_markdown
+
+        click.echo(comparison_markdown.markdown(results))
     else:
         from tracegap.reports import terminal
 
-        show(terminal.comparison(result, all_config=all_config))
+        show(
+            terminal.comparison(results[0], all_config=all_config)
+            if len(results) == 1
+            else terminal.side_by_side(results)
+        )
     if out:
         from tracegap.reports import page
 
-        click.echo(f"page: {page.render_compare(result, out)}", err=as_json)
-    if limit is not None and result.change_frac > limit and result.verdict == "slower":
-        click.echo(f"tracegap: {100 * result.change_frac:.2f}% slower, over the limit of {100 * limit:g}%", err=True)
-        ctx.exit(CHECK_FAILED)
-    ctx.exit(status)
+        click.echo(f"page: {page.render_compare(results[0], out)}", err=as_json or markdown)
+    over = [r for r in results if limit is not None and r.change_frac > limit and r.verdict == "slower"]
+    for r in over:
+        click.echo(
+            f"tracegap: {r.after.label}: {100 * r.change_frac:.2f}% slower, over the limit of {100 * (limit or 0):g}%",
+            err=True,
+        )
+    ctx.exit(CHECK_FAILED if over else status)
 
 
 def _percent(text: str) -> float:

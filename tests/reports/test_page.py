@@ -12,7 +12,7 @@ import pytest
 
 from tracegap.ingest.errors import StoreError
 from tracegap.reports import page, people
-from tracegap.reports.buckets import COLUMNS
+from tracegap.reports.buckets import BUCKETS, COLUMNS
 from tracegap.reports.summary import snapshot, summarize
 
 Con = duckdb.DuckDBPyConnection
@@ -35,6 +35,7 @@ def comparison(**changed: Any) -> Compared:
     before = dict.fromkeys(COLUMNS, 0) | {"useful_math_ns": 300_000_000, "comm_inefficiency_ns": 74_200_000}
     after = before | {"comm_inefficiency_ns": 101_600_000, "idle_host_ns": 10_700_000}
     side = {"title": "llama-8b · 8 × H100 SXM · 20 steps", "simulated": False, "steps": 20, "mfu": 0.42}
+    side |= {"devices": "8 × H100 SXM"}
     side |= {"mfu_note": "causal attention", "modelled_share_frac": 0.97}
     values = {
         "verdict": "slower", "before_ns": 374_200_000, "after_ns": 412_300_000, "delta_ns": 38_100_000,
@@ -52,6 +53,7 @@ def comparison(**changed: Any) -> Compared:
              "calls_before": 12.0, "calls_after": 214.0, "before_ns": 1, "after_ns": 2, "delta_ns": 1, "by_calls_ns": 1,
              "by_time_a_call_ns": 0},
         ],
+        "titles": {b.column: b.title for b in BUCKETS} | {"rest": "everything else"},
         "before": side | {"run_id": "mon", "buckets": before},
         "after": side | {"run_id": "tue", "mfu": 0.381, "buckets": after},
     }  # fmt: skip
@@ -231,7 +233,7 @@ def test_a_comparison_page(tmp_path: Path, visit: Any) -> None:
 
 def test_a_comparison_names_other_devices_and_splits_only_what_adds_up(tmp_path: Path, visit: Any) -> None:
     compared = comparison()
-    compared.values["before"] |= {"title": "llama-8b · 8 × A100 SXM 80GB · 20 steps"}
+    compared.values["before"] |= {"devices": "8 × A100 SXM 80GB"}
     operation = compared.values["operations"][0] | {"by_calls_ns": 9_850_000, "by_time_a_call_ns": -8_420_000}
     compared.values["operations"].append(operation | {"operation": "both ways", "delta_ns": 1_430_000})
     tab = visit(page.render_compare(compared, tmp_path / "compare.html"))

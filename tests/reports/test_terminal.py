@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from tracegap.ingest import store
 from tracegap.ingest.errors import StoreError
 from tracegap.reports import terminal
-from tracegap.reports.buckets import COLUMNS
+from tracegap.reports.buckets import BUCKETS, COLUMNS
 from tracegap.reports.explain import Explanation
 
 Con = duckdb.DuckDBPyConnection
@@ -30,6 +30,7 @@ class Compared:
     def __init__(self, **changed: Any) -> None:
         side = {
             "title": "llama-8b · 8 × H100 SXM · 20 steps",
+            "devices": "8 × H100 SXM",
             "simulated": False,
             "steps": 20,
             "mfu": 0.42,
@@ -46,6 +47,7 @@ class Compared:
         self.values = {
             "verdict": "slower", "before_ns": 374_200_000, "after_ns": 412_300_000, "delta_ns": 38_100_000,
             "interval_ns": [37_200_000, 39_000_000], "causes": causes,
+            "titles": {b.column: b.title for b in BUCKETS} | {"rest": "everything else"},
             "buckets": dict.fromkeys(COLUMNS, 0), "config": [{"key": k, "before": b, "after": a} for k, b, a in lines],
             "before": side, "after": side | {"mfu": 0.381},
         } | changed  # fmt: skip
@@ -110,7 +112,7 @@ def test_a_comparison_reads_as_the_design_shows_it() -> None:
 
 def test_runs_on_different_devices_say_so_and_name_no_fix() -> None:
     compared = Compared()
-    compared.values["before"] = compared.values["before"] | {"title": "llama-8b · 8 × A100 SXM 80GB · 20 steps"}
+    compared.values["before"] = compared.values["before"] | {"devices": "8 × A100 SXM 80GB"}
     text = said(terminal.comparison(compared))
     assert "The devices differ: 8 × A100 SXM 80GB before, 8 × H100 SXM after." in one_line(text)
     assert "fix first" not in text
@@ -118,7 +120,7 @@ def test_runs_on_different_devices_say_so_and_name_no_fix() -> None:
 
 def test_one_step_is_not_steps() -> None:
     compared = Compared()
-    compared.values["after"] = compared.values["after"] | {"title": "llama-8b · 8 × H100 SXM · 1 steps", "steps": 1}
+    compared.values["after"] = compared.values["after"] | {"title": "llama-8b · 8 × H100 SXM · 1 step"}
     assert said(terminal.comparison(compared)).splitlines()[0] == "llama-8b · 8 × H100 SXM · 1 step"
 
 

@@ -11,7 +11,7 @@ from tests.suites.subject import Subject
 
 from tracegap.models import datasheet, transformer, utilisation
 from tracegap.models.units import NS_PER_S
-from tracegap.reports import compare, nightly_verdict
+from tracegap.reports import nightly_verdict, operation_changes, sides
 
 
 class Described:
@@ -102,7 +102,8 @@ def change(s: Subject) -> list[dict[str, Any]]:
     """Groups of operations of two runs with their difference."""
     runs = sorted(s.results, key=lambda r: not BEFORE.match(str(Path(r.path).relative_to(s.folder))))
     before, after = dict.fromkeys(r.run_id for r in runs if r.run_id is not None)
-    return compare.operation_groups(s.con, before, after)
+    sides.load(s.con, [sides.Selection(run_id=before), sides.Selection(run_id=after)])
+    return [c.as_dict() for c in operation_changes.changes(s.con, 0, 1)]
 
 
 def names(groups: list[dict[str, Any]], expected: Any) -> Any:
