@@ -27,8 +27,9 @@ lint: $(VENV)/.installed-dev ## only style, types and layers
 	$(PY) -m mypy bench
 	$(VENV)/bin/lint-imports
 
-docs: $(VENV)/.installed ## write docs/formulas.md and docs/chips.md anew, from the code
+docs: $(VENV)/.installed ## write docs/formulas.md, docs/chips.md and docs/schema.md anew, from the code
 	$(PY) -m tracegap.ingest.reference docs
+	$(PY) -m tracegap.reports.dictionary docs/schema.md
 
 bench: $(VENV)/.installed-dev ## time and memory beside other tools, into docs/performance.md: SIZE_MB=300 RUNS=5
 	$(PY) bench/measure.py --size-mb $(SIZE_MB) --runs $(RUNS) --write docs/performance.md

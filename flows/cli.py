@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from tracegap.flows.commands import answers, rounds, theory, traces
+from tracegap.flows.commands import answers, rounds, sql, theory, traces
 from tracegap.flows.shell import DONE, WRONG_USE, cli
 
-COMMANDS = (traces, answers, theory, rounds)
+COMMANDS = (traces, answers, sql, theory, rounds)
 """Each adds its commands to `cli` when it is imported."""
 
 

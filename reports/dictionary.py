@@ -1,5 +1,11 @@
-"""What each table, view and column of the store means: from the code, the same words as the comments in the store."""
+"""What each table, view, column and macro of the store means: from the code, the same words as the comments in the store.
 
+`python -m tracegap.reports.dictionary docs/schema.md` writes it down.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
@@ -55,9 +61,46 @@ def columns(name: str) -> list[Described]:
     return [Described(*row) for row in rows]
 
 
+def macros() -> list[str]:
+    """The macros, with their arguments and what they give."""
+    with _empty_store() as con:
+        rows = con.execute(
+            "select distinct comment from duckdb_functions() where not internal and comment is not null order by comment"
+        ).fetchall()
+    return [r[0] for r in rows]
+
+
+def document() -> Iterator[str]:
+    """The lines of docs/schema.md."""
+    yield "# The store"
+    yield ""
+    yield "Made from the code by `make docs`. Names and units may be relied on; `tracegap schema TABLE` prints the same."
+    yield "Times are nanoseconds since the origin of the trace, whose Unix time stands in `traces`."
+    for relation in relations():
+        yield ""
+        yield f"## {relation.name}"
+        yield ""
+        yield f"A {relation.kind}; a row is {relation.row}."
+        yield ""
+        yield "| column | type | meaning |"
+        yield "|---|---|---|"
+        for column in columns(relation.name):
+            yield f"| `{column.column}` | {column.type} | {(column.meaning or '').replace('|', chr(92) + '|')} |"
+    yield ""
+    yield "## Macros"
+    yield ""
+    for macro in macros():
+        call, _, gives = macro.partition(": ")
+        yield f"- `{call}`: {gives}"
+
+
 def _empty_store() -> duckdb.DuckDBPyConnection:
     con = duckdb.connect()
     for table in TABLES:
         con.execute(table.ddl()).fetchall()
     join.prepare(con)
     return con
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text("\n".join(document()) + "\n")

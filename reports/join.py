@@ -22,7 +22,8 @@ _SQL = Path(__file__).parent / "sql"
 
 
 def install_views(con: duckdb.DuckDBPyConnection) -> None:
-    """Creates or replaces the gap views and their comments; a column that a view takes over keeps its own."""
+    """Creates or replaces the macros and the gap views, and comments; a column that a view takes over keeps its own."""
+    _install_macros(con)
     anywhere = {c.name: c.doc for table in reversed(TABLES) for c in table.columns}
     for name, table in VIEWS.items():
         base = (
@@ -40,6 +41,18 @@ def install_views(con: duckdb.DuckDBPyConnection) -> None:
             meaning = said.get(column) or base.get(column)
             if meaning:
                 con.execute(f"comment on column {name}.{column} is {quoted(meaning)}").fetchall()
+
+
+def _install_macros(con: duckdb.DuckDBPyConnection) -> None:
+    text = (_SQL / "macros.sql").read_text()
+    con.execute(text).fetchall()
+    kinds = {"macro": "macro", "table_macro": "macro table"}
+    for line in (line[3:] for line in text.splitlines() if line.startswith("-- ")):
+        name = line.partition("(")[0]
+        ((kind,),) = con.execute(
+            "select distinct function_type from duckdb_functions() where function_name = ?", [name]
+        ).fetchall()
+        con.execute(f"comment on {kinds[kind]} {name} is {quoted(line)}").fetchall()
 
 
 def load_hardware(con: duckdb.DuckDBPyConnection) -> None:

@@ -1,6 +1,5 @@
-"""Answers out: `report`, `compare`, `history`, `explain`, `sql`, `schema`."""
+"""Answers out: `report`, `compare`, `history`, `explain`, `schema`."""
 
-import sys
 from pathlib import Path
 
 import click
@@ -168,44 +167,6 @@ def explain(run: str, step: int, store: Path | None, as_json: bool) -> None:
         dump(result.as_dict())
     else:
         click.echo("\n".join(result.lines()))
-
-
-@cli.command()
-@click.argument("query")
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
-@store_option
-@json_option
-def sql(query: str, form: str, store: Path | None, as_json: bool) -> None:
-    """Run a query on the store, read-only and without access to files or the network.
-
-    `tracegap schema` lists the tables, views and columns.
-
-    Example: tracegap sql "select name, sum(gap_ns) from op_gap group by 1 order by 2 desc limit 10"
-    """
-    import duckdb
-
-    from tracegap.reports import tables
-
-    with opened(store, read_only=True) as con:
-        con.execute("set enable_external_access = false; set lock_configuration = true").fetchall()
-        try:
-            cursor = con.execute(query)
-            if cursor is None or cursor.description is None:
-                raise TracegapError("the query is empty")
-            names = [c[0] for c in cursor.description]
-            rows = cursor.fetchall()
-        except duckdb.Error as e:
-            raise TracegapError(f"the query failed: {e}") from e
-    if as_json or form == "json":
-        dump([dict(zip(names, row, strict=True)) for row in rows])
-    elif form == "csv":
-        import csv
-
-        writer = csv.writer(sys.stdout)
-        writer.writerow(names)
-        writer.writerows(rows)
-    else:
-        show(tables.table(names, rows))
 
 
 @cli.command()
