@@ -1,4 +1,4 @@
-"""Answers out: `report`, `compare`, `history`, `explain`, `schema`."""
+"""Answers out: `report`, `compare`, `history`, `explain`, `export`, `schema`."""
 
 from pathlib import Path
 
@@ -167,6 +167,54 @@ def explain(run: str, step: int, store: Path | None, as_json: bool) -> None:
         dump(result.as_dict())
     else:
         click.echo("\n".join(result.lines()))
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True)
+@click.option("--parquet", type=click.Path(path_type=Path), help="A new folder: a file for each table and view.")
+@click.option(
+    "--perfetto", type=click.Path(path_type=Path, dir_okay=False), help="A trace of one run for ui.perfetto.dev."
+)
+@click.option("--steps", help="Only these steps of the Perfetto trace, such as 17 or 10-12.")
+@store_option
+@json_option
+def export(
+    runs: tuple[str, ...],
+    parquet: Path | None,
+    perfetto: Path | None,
+    steps: str | None,
+    store: Path | None,
+    as_json: bool,
+) -> None:
+    """Write runs for other tools: Parquet files, or a Perfetto trace with the gap beside the operations.
+
+    Example: tracegap export llama-8b/mon --perfetto mon.pftrace --steps 10-12
+
+    Example: tracegap export llama-8b/mon llama-8b/tue --parquet export
+    """
+    if parquet is None and perfetto is None:
+        raise click.UsageError("say where to: --parquet FOLDER or --perfetto FILE")
+    if perfetto and len(runs) > 1:
+        raise click.UsageError("a Perfetto trace is of one run")
+    from tracegap.reports import parquet as folder
+    from tracegap.reports import perfetto as trace
+    from tracegap.reports import sides
+
+    told: dict[str, object] = {}
+    chosen = sides.parted(f"{runs[0]}@steps={steps}")[1].get("steps") if steps else None
+    if steps and chosen is None:
+        raise click.BadParameter(f"{steps!r} is no step or range such as 10-12", param_hint="--steps")
+    with opened(store, read_only=True) as con:
+        if parquet:
+            told["parquet"] = {"path": str(parquet), "rows": folder.write(con, runs, parquet)}
+        if perfetto:
+            told["perfetto"] = {"path": str(perfetto), "operations": trace.write(con, runs[0], perfetto, chosen)}
+    if as_json:
+        dump(told)
+    else:
+        for name, path in (("Parquet", parquet), ("Perfetto", perfetto)):
+            if path:
+                click.echo(f"{name}: {path}" + (" (open it at https://ui.perfetto.dev)" if path is perfetto else ""))
 
 
 @cli.command()
