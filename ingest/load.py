@@ -238,7 +238,8 @@ def _put_run(con: duckdb.DuckDBPyConnection, run_id: str, trace: Trace, describe
     d = described or manifest.Manifest()
     row: dict[str, Any] = {
         "run_id": run_id, "job": d.job or run_id, "simulated": d.simulated, "model": d.model, "mesh": d.mesh,
-        "topology": d.topology, "tokens_per_step": d.tokens_per_step, "git_commit": d.git_commit, "tags": d.tags,
+        "topology": d.topology, "recipe": d.recipe, "calibration": d.calibration or None,
+        "tokens_per_step": d.tokens_per_step, "git_commit": d.git_commit, "tags": d.tags,
     }  # fmt: skip
     frameworks, sizes, config = {trace.framework}, {d.world_size or trace.world_size}, dict(trace.config)
     began = d.started_at or _utc(trace.origin_unix_ns)

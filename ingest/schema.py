@@ -71,6 +71,8 @@ TABLES = (
             model JSON description of the model from the manifest; NULL = unknown
             mesh JSON mesh axes and their sizes from the manifest; NULL = unknown
             topology JSON shape and wraparound of the torus, ranks in a domain, from the manifest; NULL = unknown
+            recipe JSON how it is trained (sharding stage, recomputation, schedule), from the manifest; NULL = not said
+            calibration JSON list of measured ceilings, from the manifest or --calibration; NULL = none
             tokens_per_step BIGINT tokens of one step over all ranks, from the manifest; NULL = unknown
             git_commit VARCHAR commit of the training code, from the manifest; NULL = unknown
             tags JSON free words from the manifest
@@ -208,6 +210,20 @@ winning state run, ns
         key=("trace_id", "op_id"),
     ),
     Table(
+        "recomputed_ops",
+        "an operation of a forward pass that ran again for the backward pass (activation checkpointing)",
+        _columns(f"""
+            {_TRACE}
+            op_id BIGINT an ops.op_id
+            {_DEVICE}
+            step BIGINT step that launched it; NULL = unknown
+            recognised_by VARCHAR checkpoint: below a checkpoint of the backward pass; module: a module called in the backward \
+pass; operator: the same operator at the same shapes as in the forward pass, in a node of the backward pass; scope: \
+rematted_computation in the name scope; compiler: rematerialised by XLA
+        """),
+        key=("trace_id", "op_id"),
+    ),
+    Table(
         "op_windows",
         "the part of an operation that lies in one step window",
         _columns(f"""
@@ -310,6 +326,9 @@ recv, send_recv, permute, barrier; NULL = unknown kind
             predicted_share_ns BIGINT share of exposed communication that is predicted, ns
             flops_done BIGINT FLOPs of compute operations whose FLOPs are known
             matrix_flops_done BIGINT those of them in matrix products, attention and convolutions
+            recomputed_flops BIGINT those of matrix_flops_done that the step had done before: forward operations run again \
+(recomputed_ops), and the scores that fused attention computes again in its backward pass
+            matrix_unknown_ns BIGINT share of compute operations whose FLOPs are unknown and that may be matrix products, ns
         """),
         key=("trace_id", "device_id", "step"),
         public=False,
@@ -322,6 +341,8 @@ recv, send_recv, permute, barrier; NULL = unknown kind
             {_DEVICE}
             step BIGINT step number
             model_flops BIGINT FLOPs that the mathematics needs on this device in this step; NULL = unknown
+            model_flops_source VARCHAR config: from the description of the model; operations: FLOPs done less those recomputed; \
+NULL = unknown
             peak_flops_per_s DOUBLE dense peak of the dtype of mfu_dtype, FLOP a second; NULL = unknown
             mfu_dtype VARCHAR dtype of most of the matrix FLOPs
             mfu_note VARCHAR convention of MFU, or why there is none

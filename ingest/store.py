@@ -239,3 +239,8 @@ def sha256_of(path: Path) -> str:
 def frame_of(con: duckdb.DuckDBPyConnection, sql: str, params: list[Any] | None = None) -> pl.DataFrame:
     """The rows of a query as a polars frame; HUGEINT sums come as BIGINT."""
     return pl.DataFrame(con.sql(sql, params=params or None))
+
+
+def frame_of_named(con: duckdb.DuckDBPyConnection, sql: str, **params: Any) -> pl.DataFrame:
+    """As `frame_of`, with parameters by name."""
+    return pl.DataFrame(con.sql(sql, params=params))

@@ -38,19 +38,27 @@ AXIS_OF = {"schedule": "pipeline", "virtual_stages": "pipeline", "context": "con
 
 
 def model_of(description: dict[str, Any], source: str = "[model] of the manifest") -> Model:
-    """The model that the [model] table of a manifest describes; keys that the theory does not use are left alone.
+    """The model that the [model] table of a manifest describes.
 
-    Towers are tables of their own: [model.towers.vision].
+    By sizes; by `preset`, the name of one, which other keys change; or in the keys of a Hugging Face config.json, known by
+    `model_type`, to which `seq` may be added. Keys that the theory does not use are left alone. Towers are tables of their
+    own: [model.towers.vision].
 
     Raises:
-        TracegapError: it lacks a key that the theory needs.
+        TracegapError: it lacks a key that the theory needs, or names no preset or architecture that is known.
     """
     known = {f.name: f.default is dataclasses.MISSING for f in dataclasses.fields(Model)}
+    given = {k: v for k, v in description.items() if k in known and k != "towers"}
+    towers = tuple((name, model_of(table)) for name, table in description.get("towers", {}).items())
+    if "preset" in description:
+        return dataclasses.replace(presets.get(str(description["preset"])).model, **given | {"towers": towers})
+    if "model_type" in description:
+        model = hf_config.model_from(description)
+        return dataclasses.replace(model, seq=description.get("seq", model.seq), towers=towers)
     missing = [name for name, needed in (known | {"seq": True}).items() if needed and name not in description]
     if missing:
         raise TracegapError(f"{source} lacks {', '.join(missing)}")
-    towers = tuple((name, model_of(table)) for name, table in description.get("towers", {}).items())
-    return Model(**{k: v for k, v in description.items() if k in known and k != "towers"}, towers=towers)
+    return Model(**given, towers=towers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
