@@ -351,6 +351,36 @@ NULL = unknown
         public=False,
     ),
     Table(
+        "run_theory",
+        "a quantity of the typical step of a run on a device, measured and as the plan of its model and mesh predicts it",
+        _columns(f"""
+            {_RUN}
+            quantity VARCHAR step, compute, optimizer, bubble, exposed_communication, communication, matrix_flops, mfu, memory, \
+collective_bytes
+            axis VARCHAR mesh axis of a communication, several joined by +; unknown = of groups that are no axes; NULL = none
+            unit VARCHAR ns, bytes, flops, frac
+            measured DOUBLE mean over devices, in that unit; NULL = see note
+            predicted DOUBLE what the plan expects, in that unit; NULL = see note
+            least DOUBLE what the plan says it must take at least, in that unit; NULL = no such bound
+            ratio_frac DOUBLE measured over predicted; NULL = one of them is unknown or zero
+            note VARCHAR what the two count, or why one is unknown
+        """),
+    ),
+    Table(
+        "mfu_conventions",
+        "utilisation of the typical step of a run by one convention of counting",
+        _columns(f"""
+            {_RUN}
+            convention VARCHAR word for the way of counting
+            flops DOUBLE FLOPs of the step on one device by that convention; NULL = unknown
+            peak_flops_per_s DOUBLE rate that they are held against, FLOP a second; NULL = unknown
+            step_ns BIGINT wall time of the typical step, mean over devices, ns
+            utilisation_frac DOUBLE flops over step time times peak; NULL = unknown
+            note VARCHAR what counts, and who counts so; or why it is unknown
+        """),
+        key=("run_id", "convention"),
+    ),
+    Table(
         "counters",
         "a sample of a counter",
         _columns(f"""
@@ -380,3 +410,5 @@ NULL = unknown
 BY_NAME = {t.name: t for t in TABLES}
 OF_TRACE = tuple(t.name for t in TABLES if "trace_id" in t.names and t.name != "traces")
 """Tables whose rows belong to one trace and go with it."""
+OF_RUN = (*(t.name for t in TABLES if "run_id" in t.names and "trace_id" not in t.names and t.name != "runs"), "runs")
+"""Tables whose rows belong to a run and go with it, the run itself the last."""

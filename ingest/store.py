@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from tracegap.ingest.errors import StoreBusy, StoreError
-from tracegap.ingest.schema import BY_NAME, OF_TRACE, SCHEMA_VERSION, TABLES
+from tracegap.ingest.schema import BY_NAME, OF_RUN, OF_TRACE, SCHEMA_VERSION, TABLES
 
 DEFAULT_STORE = "tracegap.duckdb"
 """Used where neither an argument nor TRACEGAP_STORE names a store."""
@@ -217,8 +217,8 @@ def remove_trace(con: duckdb.DuckDBPyConnection, trace_id: str) -> None:
 
 
 def remove_empty_runs(con: duckdb.DuckDBPyConnection) -> None:
-    """Removes runs that have no trace any more, with their findings."""
-    for table in ("findings", "runs"):
+    """Removes runs that have no trace any more, with what was worked out for them."""
+    for table in OF_RUN:
         con.execute(f"delete from {table} where run_id not in (select run_id from traces)").fetchall()
 
 
@@ -236,11 +236,8 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def frame_of(con: duckdb.DuckDBPyConnection, sql: str, params: list[Any] | None = None) -> pl.DataFrame:
+def frame_of(
+    con: duckdb.DuckDBPyConnection, sql: str, params: list[Any] | dict[str, Any] | None = None
+) -> pl.DataFrame:
     """The rows of a query as a polars frame; HUGEINT sums come as BIGINT."""
     return pl.DataFrame(con.sql(sql, params=params or None))
-
-
-def frame_of_named(con: duckdb.DuckDBPyConnection, sql: str, **params: Any) -> pl.DataFrame:
-    """As `frame_of`, with parameters by name."""
-    return pl.DataFrame(con.sql(sql, params=params))

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -17,7 +17,7 @@ from tracegap.models.errors import TracegapError
 from tracegap.models.hardware import Chip
 from tracegap.models.mesh import Links, sizes
 from tracegap.models.plan import Plan, plan_towers, slowest
-from tracegap.models.recipe import Recipe
+from tracegap.models.recipe import Recipe, recipe_of
 from tracegap.models.search import Candidate
 from tracegap.models.units import GB, S_PER_HOUR, TERA
 
@@ -235,7 +235,57 @@ def answer(question: Question) -> dict[str, Any]:
     _check_devices(question.devices)
     if question.serve:
         return result | {"serving": _serving(question, model, chip, result["assumed"])}
-    return result | _training(question, subject, chip, result["assumed"])
+    return result | _training(_with_recipe(question, described.recipe or {}), subject, chip, result["assumed"])
+
+
+CHOSEN = ("zero", "recompute", "schedule")
+"""Choices of a recipe that a ranking makes where nobody says."""
+
+
+def _with_recipe(question: Question, said: dict[str, Any]) -> Question:
+    """What the manifest's [recipe] says, where the question says nothing else."""
+    recipe = recipe_of({name: value for name, value in said.items() if name not in question.kept}, question.recipe)
+    kept = tuple(name for name in CHOSEN if name in said or name in question.kept)
+    return dataclasses.replace(question, recipe=recipe, kept=kept)
+
+
+def on_mesh(
+    subject: Subject,
+    chip: Chip,
+    mesh: dict[str, int],
+    tokens_per_step: int,
+    *,
+    recipe: Recipe,
+    kept: Collection[str] = (),
+    links: Links | None = None,
+) -> Candidate:
+    """The plan of one mesh; its recipe is what is said, and else what a ranking would choose.
+
+    Raises:
+        TracegapError: the mesh does not divide the model or the batch, or a rate is unknown.
+    """
+    model = subject.model
+    links = links or links_of(chip, subject.described, sizes(mesh).devices, [])
+    _check_mesh(mesh, recipe)
+    try:
+        return search.of_mesh(model, chip, mesh, tokens_per_step, recipe, links=links, kept=kept)
+    except TracegapError as e:
+        # What follows from a batch of part sequences is told with its cause
+        raise TracegapError("; ".join([str(e), *_uneven(tokens_per_step, model.seq or 1)])) from e
+
+
+def links_of(
+    chip: Chip, described: Manifest, devices: int | None, assumed: list[str], network_bytes_per_s: float | None = None
+) -> Links:
+    """Where the ranks of a training sit: as its manifest says, else as slices and hosts usually are."""
+    topology = described.topology or {}
+    return Links(
+        chip=chip,
+        ranks_per_domain=topology.get("ranks_per_domain") or _host_cards(chip, devices, assumed),
+        torus=topology.get("torus") or (search.slice_shape(chip, devices) if devices and not described.mesh else None),
+        wrap=topology.get("wrap"),
+        network_bytes_per_s=network_bytes_per_s,
+    )
 
 
 def _chip(names: str | None, source: str) -> Chip:
@@ -282,18 +332,11 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
     if model.positions and (model.seq or 0) > model.positions:
         assumed.append(_positions(model, model.seq or 0))
     network = None if question.network_gb_per_s is None else question.network_gb_per_s * GB
-    topology = described.topology or {}
     mesh = _mesh(question, subject)
     sequences = tokens_per_step // (model.seq or 1)
     fewest = search.fewest_devices(model, chip, tokens_per_step, question.recipe, kept=question.kept)
     devices = sizes(mesh).devices if mesh else question.devices or fewest
-    links = Links(
-        chip=chip,
-        ranks_per_domain=topology.get("ranks_per_domain") or _host_cards(chip, devices, assumed),
-        torus=topology.get("torus") or (search.slice_shape(chip, devices) if devices and not described.mesh else None),
-        wrap=topology.get("wrap"),
-        network_bytes_per_s=network,
-    )
+    links = links_of(chip, described, devices, assumed, network)
     out: dict[str, Any] = {
         "tokens_per_step": tokens_per_step,
         "fewest_devices": fewest,
@@ -311,12 +354,9 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         "towers": {},
     }
     if mesh:
-        try:
-            only = search.of_mesh(model, chip, mesh, tokens_per_step, question.recipe, links=links, kept=question.kept)
-        except TracegapError as e:
-            # What follows from a batch of part sequences is told with its cause
-            raise TracegapError("; ".join([str(e), *uneven])) from e
-        candidates = [only]
+        candidates = [
+            on_mesh(subject, chip, mesh, tokens_per_step, recipe=question.recipe, kept=question.kept, links=links)
+        ]
     elif devices:
         ranking = search.rank(model, chip, devices, tokens_per_step, question.recipe, links=links, kept=question.kept)
         candidates = list(ranking.distinct)

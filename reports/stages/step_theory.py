@@ -53,7 +53,8 @@ with named as (
 signs as (
     select
         bool_or(op_class = 'optimizer'
-                or regexp_matches(coalesce(framework_op, name), 'ackward|transpose[(/]|[Aa]dam|[Oo]ptimizer|apply_(gradients|updates)')
+                or regexp_matches(coalesce(framework_op, name),
+                                  'ackward|transpose[(/]|[Aa]dam|[Oo]ptimizer|apply_(gradients|updates)')
                 or regexp_matches(name, '(_|\\b)(bwd|dgrad|wgrad)(_|\\b)')) as seen,
         bool_or(framework_op is not null and op_class in ('matmul', 'attention', 'convolution')) as told
     from named
@@ -78,7 +79,7 @@ class Needed:
 
 def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
     """Model FLOPs of a step on one device, and the peak of the dtype that does most of the matrix arithmetic."""
-    rows = store.frame_of_named(con, _STEPS, run_id=run.run_id).to_dicts()
+    rows = store.frame_of(con, _STEPS, {"run_id": run.run_id}).to_dicts()
     trains = trained(con, run.run_id)
     devices = run.world_size or len({(row["trace_id"], row["device_id"]) for row in rows})
     needed = _by_description(run, devices, trains)
