@@ -233,7 +233,7 @@ def _peaks(device: Device, chip: hardware.Chip | None) -> Iterator[tuple[str, st
 def _put_run(con: duckdb.DuckDBPyConnection, run_id: str, trace: Trace, described: manifest.Manifest | None) -> None:
     """Makes the run, or adds what this trace knows of it."""
     old = con.execute(
-        "select framework, world_size, config, started_at from runs where run_id = ?", [run_id]
+        "select framework, world_size, config, started_at, calibration from runs where run_id = ?", [run_id]
     ).fetchall()
     d = described or manifest.Manifest()
     row: dict[str, Any] = {
@@ -248,6 +248,7 @@ def _put_run(con: duckdb.DuckDBPyConnection, run_id: str, trace: Trace, describe
         sizes.add(old[0][1])
         config = json.loads(old[0][2] or "{}") | config
         began = min((t for t in (began, old[0][3]) if t), default=None)
+        row["calibration"] = row["calibration"] or json.loads(old[0][4] or "null")
     row["framework"] = "+".join(sorted(frameworks))
     row["world_size"] = max((s for s in sizes if s), default=None)
     row["config"] = manifest.without_secrets(config) | d.config

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from tracegap.ingest import calibration
 from tracegap.ingest.errors import TraceError
 
 NAMES = ("manifest.toml", "manifest.yaml", "manifest.yml", "manifest.json")
@@ -157,7 +158,7 @@ def load(path: Path) -> Manifest:
     if not isinstance(raw, dict):
         raise TraceError(str(path), "not a valid manifest: a table is expected", code="malformed")
     wrong = [said for key, value in raw.items() if (said := _wrong(key, value))]
-    if wrong := wrong or list(_wrong_places(raw)):
+    if wrong := wrong or [*_wrong_places(raw), *calibration.problems(raw.get("calibration", ()))]:
         raise TraceError(
             str(path),
             "; ".join(wrong),

@@ -138,6 +138,20 @@ TABLES = (
         public=False,
     ),
     Table(
+        "ceilings",
+        "a measured ceiling of a device, from the calibration of its run; it stands beside the peaks, never in their place",
+        _columns(f"""
+            {_TRACE}
+            {_DEVICE}
+            kind VARCHAR matmul, hbm, busbw
+            dtype VARCHAR math dtype of a matmul; NULL = of no dtype
+            collective VARCHAR collective of a busbw; NULL = all that no row of their own have
+            flops_per_s DOUBLE best measured matrix product, FLOP a second; NULL = not of a matmul
+            bytes_per_s DOUBLE best measured memory or bus bandwidth, bytes a second; NULL = of a matmul
+            source VARCHAR what the calibration says of it; NULL = nothing
+        """),
+    ),
+    Table(
         "steps",
         "a step on a device: windows tile the device timeline",
         _columns(f"""
@@ -344,6 +358,7 @@ recv, send_recv, permute, barrier; NULL = unknown kind
             model_flops_source VARCHAR config: from the description of the model; operations: FLOPs done less those recomputed; \
 NULL = unknown
             peak_flops_per_s DOUBLE dense peak of the dtype of mfu_dtype, FLOP a second; NULL = unknown
+            measured_flops_per_s DOUBLE measured ceiling of matrix products of mfu_dtype, FLOP a second; NULL = not measured
             mfu_dtype VARCHAR dtype of most of the matrix FLOPs
             mfu_note VARCHAR convention of MFU, or why there is none
         """),

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -214,6 +214,17 @@ def remove_trace(con: duckdb.DuckDBPyConnection, trace_id: str) -> None:
     """Removes every row of a trace."""
     for table in ("traces", *OF_TRACE):
         con.execute(f"delete from {table} where trace_id = ?", [trace_id]).fetchall()
+
+
+def set_calibration(con: duckdb.DuckDBPyConnection, run_ids: Sequence[str], rows: list[dict[str, Any]]) -> None:
+    """Gives runs measured ceilings, in place of earlier ones; where they differ theory has to be joined again."""
+    text = json.dumps(rows)
+    for run_id in run_ids:
+        con.execute(
+            "update runs set calibration = $text::json, evaluated_at = null "
+            "where run_id = $run_id and calibration is distinct from $text::json",
+            {"text": text, "run_id": run_id},
+        ).fetchall()
 
 
 def remove_empty_runs(con: duckdb.DuckDBPyConnection) -> None:

@@ -26,6 +26,7 @@ peak as (
 )
 select
     avg(g.wall_ns) as step_ns, avg(1e9 / g.wall_ns) as steps_per_s, min(g.mfu_dtype) as dtype, avg(s.peak_flops_per_s) as peak,
+    avg(s.measured_flops_per_s) as ceiling,
     avg(g.model_flops) as model_flops, min(g.model_flops_source) as source, avg(g.matrix_flops_done) as done,
     avg(w.matrix_math_ns) as matrix_math_ns, bool_and(g.source not in ('whole_trace', 'inferred')) as marked,
     any_value(peak.bf16) as bf16, min(g.mfu_note) as note, min(g.modelled_share_frac) as modelled
@@ -95,6 +96,13 @@ def _measured(step: Mapping[str, Any]) -> Iterator[tuple[str, float | None, floa
     own = done / (step["matrix_math_ns"] / 1e9) if done and step["matrix_math_ns"] else None
     note = "model FLOPs, each matrix product held against the peak of its own dtype"
     yield "own_dtype_peaks", model, own, note if model is not None else f"unknown: {step['note']}"
+    if step["ceiling"]:
+        yield (
+            "measured_ceiling",
+            model,
+            step["ceiling"],
+            f"model FLOPs against the best {dtype} matrix product of the calibration",
+        )
     if dtype not in (None, "bf16") and step["bf16"]:
         yield (
             "bf16_peak",

@@ -102,7 +102,13 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
     steps = store.frame_of(con, _STEP, {"run_id": run.run_id}).to_dicts()
     if steps:
         rows = [row.values() | {"run_id": run.run_id} for row in compared(con, run, steps[0])]
-        schema = {"quantity": pl.String, "unit": pl.String, "note": pl.String, "axis": pl.String, "run_id": pl.String}
+        schema: dict[str, Any] = {
+            "quantity": pl.String,
+            "unit": pl.String,
+            "note": pl.String,
+            "axis": pl.String,
+            "run_id": pl.String,
+        }
         numbers = dict.fromkeys(("measured", "predicted", "least", "ratio_frac"), pl.Float64)
         store.insert(con, "run_theory", pl.DataFrame(rows, schema=schema | numbers))
 

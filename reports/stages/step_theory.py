@@ -20,7 +20,8 @@ MOST_UNKNOWN = 0.05
 """Part of compute time that may hide matrix products of unknown FLOPs, up to which FLOPs done still stand for the model's."""
 _SCHEMA = {
     "trace_id": pl.String, "device_id": pl.String, "step": pl.Int64, "model_flops": pl.Int64,
-    "model_flops_source": pl.String, "peak_flops_per_s": pl.Float64, "mfu_dtype": pl.String, "mfu_note": pl.String,
+    "model_flops_source": pl.String, "peak_flops_per_s": pl.Float64, "measured_flops_per_s": pl.Float64,
+    "mfu_dtype": pl.String, "mfu_note": pl.String,
 }  # fmt: skip
 _STEPS = """
 with by_dtype as (
@@ -36,11 +37,12 @@ used as (
 )
 select
     s.trace_id, s.device_id, s.step, s.source, s.compute_ns, nullif(u.dtype, '') as dtype, u.part, u.flops_per_s as peak,
-    coalesce(w.matrix_flops_done, 0) as done, coalesce(w.recomputed_flops, 0) as recomputed,
+    e.flops_per_s as ceiling, coalesce(w.matrix_flops_done, 0) as done, coalesce(w.recomputed_flops, 0) as recomputed,
     coalesce(w.matrix_unknown_ns, s.compute_ns) as unknown_ns
 from steps s
 left join step_work w using (trace_id, device_id, step)
 left join used u on u.trace_id = s.trace_id and u.device_id = s.device_id and u.place = 1
+left join ceilings e on e.trace_id = s.trace_id and e.device_id = s.device_id and e.kind = 'matmul' and e.dtype = u.dtype
 where s.run_id = $run_id
 """
 # Whether the traces show gradients or an optimizer at work; NULL where they name no operation of a framework.
@@ -137,6 +139,7 @@ def _theory(row: Mapping[str, Any], needed: Needed, trains: bool | None) -> dict
     return {
         "trace_id": row["trace_id"], "device_id": row["device_id"], "step": row["step"], "model_flops": flops,
         "model_flops_source": None if flops is None else source, "peak_flops_per_s": row["peak"],
+        "measured_flops_per_s": row["ceiling"],
         "mfu_dtype": row["dtype"], "mfu_note": note,
     }  # fmt: skip
 
