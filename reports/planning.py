@@ -109,6 +109,8 @@ class Subject:
     described: Manifest
     """Empty for presets and `config.json`."""
     assumed: tuple[str, ...] = ()
+    longest: int | None = None
+    """Tokens of the longest sequence that a preset or `config.json` states; None: not stated."""
 
 
 def subject_of(text: str, seq: int | None = None) -> Subject:
@@ -161,7 +163,13 @@ def _named(text: str, seq: int | None) -> Subject:
         if path.suffix in (".json", ".toml", ".yaml", ".yml"):
             raise TracegapError(f"{text}: no such file")
         preset = presets.get(text)
-        return Subject(name=preset.name, source=preset.source, model=_with_seq(preset.model, seq), described=Manifest())
+        return Subject(
+            name=preset.name,
+            source=preset.source,
+            model=_with_seq(preset.model, seq),
+            described=Manifest(),
+            longest=preset.model.seq,
+        )
     if not path.read_bytes().strip():
         raise TracegapError(f"{path} is empty")
     if path.suffix == ".json" and (subject := _of_config(path, seq)):
@@ -199,6 +207,7 @@ def _of_config(path: Path, seq: int | None) -> Subject | None:
             model=_with_seq(model, chosen),
             described=Manifest(),
             assumed=tuple(assumed),
+            longest=model.seq,
         )
     return None
 
@@ -234,6 +243,8 @@ def answer(question: Question) -> dict[str, Any]:
     result["published"] = [dataclasses.asdict(t) for t in published.TRAININGS if t.chip == chip.id]
     _check_devices(question.devices)
     if question.serve:
+        if subject.longest and not model.positions and question.prompt + question.answer > subject.longest:
+            result["assumed"].append(_longer(question.prompt + question.answer, subject.longest))
         return result | {"serving": _serving(question, model, chip, result["assumed"])}
     return result | _training(_with_recipe(question, described.recipe or {}), subject, chip, result["assumed"])
 
@@ -367,8 +378,13 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         best = candidates[0]
         if best.plan.fits is False:
             out["remedies"] = list(search.remedies(model, best, tokens_per_step))
+            out["unfit"] = (
+                f"the mesh needs {best.plan.memory.total / GB:,.1f} GB a device, which has "
+                f"{(best.plan.memory_bytes or 0) / GB:,.1f} GB"
+            )
         assumed.extend(_dealt(model, best.plan, tokens_per_step))
         out |= _plan(best.plan) | {"params": model.params, "recipe": dataclasses.asdict(best.recipe)}
+        out["math_dtype"] = best.recipe.math_dtype or model.dtype
         if model.towers:
             out |= _towers(subject, chip, best, tokens_per_step, links)
         out["ranking"] = [_candidate(candidate) for candidate in candidates[:SHOWN]]
@@ -413,6 +429,10 @@ def _uneven(tokens: int, seq: int) -> list[str]:
 
 def _positions(model: Model, tokens: int) -> str:
     return f"sequences of {tokens:,} tokens, though the model's table ends at position {model.positions:,}"
+
+
+def _longer(tokens: int, longest: int) -> str:
+    return f"sequences of {tokens:,} tokens, though the model was made for {longest:,}"
 
 
 def _reliability_assumed(question: Question) -> list[str]:
