@@ -110,7 +110,7 @@ class Subject:
     """Empty for presets and `config.json`."""
     assumed: tuple[str, ...] = ()
     longest: int | None = None
-    """Tokens of the longest sequence that a preset or `config.json` states; None: not stated."""
+    """Tokens of the longest sequence that a `config.json` states; None: not stated. Presets say what is usual."""
 
 
 def subject_of(text: str, seq: int | None = None) -> Subject:
@@ -163,13 +163,7 @@ def _named(text: str, seq: int | None) -> Subject:
         if path.suffix in (".json", ".toml", ".yaml", ".yml"):
             raise TracegapError(f"{text}: no such file")
         preset = presets.get(text)
-        return Subject(
-            name=preset.name,
-            source=preset.source,
-            model=_with_seq(preset.model, seq),
-            described=Manifest(),
-            longest=preset.model.seq,
-        )
+        return Subject(name=preset.name, source=preset.source, model=_with_seq(preset.model, seq), described=Manifest())
     if not path.read_bytes().strip():
         raise TracegapError(f"{path} is empty")
     if path.suffix == ".json" and (subject := _of_config(path, seq)):
@@ -378,15 +372,14 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         best = candidates[0]
         if best.plan.fits is False:
             out["remedies"] = list(search.remedies(model, best, tokens_per_step))
-            out["unfit"] = (
-                f"the mesh needs {best.plan.memory.total / GB:,.1f} GB a device, which has "
-                f"{(best.plan.memory_bytes or 0) / GB:,.1f} GB"
-            )
         assumed.extend(_dealt(model, best.plan, tokens_per_step))
         out |= _plan(best.plan) | {"params": model.params, "recipe": dataclasses.asdict(best.recipe)}
         out["math_dtype"] = best.recipe.math_dtype or model.dtype
         if model.towers:
             out |= _towers(subject, chip, best, tokens_per_step, links)
+        if out["fits"] is False:
+            room = (best.plan.memory_bytes or 0) / GB
+            out["unfit"] = f"the mesh needs {out['memory_total'] / GB:,.1f} GB a device, which has {room:,.1f} GB"
         out["ranking"] = [_candidate(candidate) for candidate in candidates[:SHOWN]]
         if question.tokens:
             assumed += _reliability_assumed(question)
