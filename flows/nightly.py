@@ -53,10 +53,10 @@ def discover(source: str | Path, settle_s: float) -> Found:
 
 
 @_step
-def ingest(store: Path, found: list[Source]) -> list[Ingested]:
+def ingest(store: Path, found: list[Source], calibration: Path | None) -> list[Ingested]:
     """See `flows.round.ingest`."""
     logger = get_run_logger()
-    return rounds.ingest(store, found, progress=lambda source: logger.info("reading %s", source))
+    return rounds.ingest(store, found, calibration, progress=lambda source: logger.info("reading %s", source))
 
 
 @_step
@@ -72,7 +72,9 @@ def publish(store: Path, folder: Path) -> Published:
 
 
 @flow(name="nightly", validate_parameters=True)
-def nightly(source: str | Path, publish_to: Path, store: Path, settle_s: float = 0.0) -> Round:
+def nightly(
+    source: str | Path, publish_to: Path, store: Path, settle_s: float = 0.0, calibration: Path | None = None
+) -> Round:
     """Finds new traces, stores them, joins them with theory, publishes pages and says what changed.
 
     Args:
@@ -80,9 +82,10 @@ def nightly(source: str | Path, publish_to: Path, store: Path, settle_s: float =
         publish_to: folder of the pages.
         store: the store.
         settle_s: a file written to less than this many seconds ago is left for the next round.
+        calibration: file of measured ceilings for the runs of this round; see `ingest.calibration`.
     """
     found = discover(source, settle_s)
-    ingested = ingest(store, found.settled)
+    ingested = ingest(store, found.settled, calibration)
     evaluate(store)
     done = Round(source=source, ingested=ingested, published=publish(store, publish_to), growing=found.growing)
     create_markdown_artifact(
@@ -91,7 +94,9 @@ def nightly(source: str | Path, publish_to: Path, store: Path, settle_s: float =
     return done
 
 
-def run_nightly(source: str | Path, publish_to: Path, store: Path, *, settle_s: float = 0.0) -> Round:
+def run_nightly(
+    source: str | Path, publish_to: Path, store: Path, *, settle_s: float = 0.0, calibration: Path | None = None
+) -> Round:
     """Runs the flow here and now; Prefect's log is shown on a terminal and only its warnings in a pipe.
 
     Raises:
@@ -102,7 +107,7 @@ def run_nightly(source: str | Path, publish_to: Path, store: Path, *, settle_s: 
         logging.getLogger("prefect").setLevel(logging.WARNING)
     updates = {PREFECT_SERVER_ANALYTICS_ENABLED: False, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120}
     with temporary_settings(updates=updates):
-        return nightly(source, publish_to, store, settle_s)
+        return nightly(source, publish_to, store, settle_s, calibration)
 
 
 def _check(source: str | Path) -> None:

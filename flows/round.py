@@ -15,10 +15,11 @@ from typing import Any
 
 import duckdb
 
+from tracegap.ingest import calibration as calibrations
 from tracegap.ingest import sources
 from tracegap.ingest.pipeline import Ingested, ingest_paths
 from tracegap.ingest.sources import Source
-from tracegap.ingest.store import open_store
+from tracegap.ingest.store import open_store, set_calibration
 from tracegap.models.errors import TracegapError
 from tracegap.models.units import human_ns
 from tracegap.reports import compare, history, join, page
@@ -160,17 +161,30 @@ def discover(source: str | Path, settle_s: float = 0.0) -> Found:
     return Found(settled=settled, growing=growing)
 
 
-def ingest(store: Path, found: Iterable[Source], progress: Callable[[Source], None] = lambda _: None) -> list[Ingested]:
+def ingest(
+    store: Path,
+    found: Iterable[Source],
+    calibration: Path | None = None,
+    progress: Callable[[Source], None] = lambda _: None,
+) -> list[Ingested]:
     """Ingests files; the content that the store has is skipped, the file that fails is named in the result.
 
-    The store is opened once a folder, so that others get at it in between.
+    The store is opened once a folder, so that others get at it in between. Runs of the files get the measured ceilings of
+    `calibration`.
+
+    Raises:
+        TraceError: the calibration is not valid.
     """
     results: list[Ingested] = []
+    ceilings = calibrations.load(calibration) if calibration else None
     for _, group in itertools.groupby(found, key=lambda s: str(s).rpartition("/")[0]):
         # a file may have been moved away since it was found
         there = [s for s in group if not isinstance(s, Path) or s.exists()]
         with open_store(store) as con:
-            results += ingest_paths(con, there, progress=progress)
+            ingested = ingest_paths(con, there, progress=progress)
+            if ceilings is not None:
+                set_calibration(con, list(dict.fromkeys(i.run_id for i in ingested if i.run_id)), ceilings)
+        results += ingested
     return results
 
 

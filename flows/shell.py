@@ -73,6 +73,27 @@ def json_option(f: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")(f)
 
 
+def calibration_option(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --calibration."""
+    return click.option(
+        "--calibration",
+        type=click.Path(path_type=Path, dir_okay=False, exists=True),
+        help="Measured ceilings (TOML, JSON, CSV) to stand beside the peaks: matrix products, memory, bus bandwidth.",
+    )(f)
+
+
+def calibrate(con: "duckdb.DuckDBPyConnection", run_ids: Sequence[str], file: Path | None) -> None:
+    """Gives runs the measured ceilings of a file, and joins them with theory again; nothing without a file."""
+    if file is None:
+        return
+    from tracegap.ingest import calibration, store
+    from tracegap.reports import join
+
+    store.set_calibration(con, run_ids, calibration.load(file))
+    join.prepare(con)
+    join.evaluate_stale(con, run_ids)
+
+
 def dump(value: Any) -> None:
     """Prints JSON, which has no words for infinite numbers and for none.
 

@@ -233,12 +233,13 @@ def _peaks(device: Device, chip: hardware.Chip | None) -> Iterator[tuple[str, st
 def _put_run(con: duckdb.DuckDBPyConnection, run_id: str, trace: Trace, described: manifest.Manifest | None) -> None:
     """Makes the run, or adds what this trace knows of it."""
     old = con.execute(
-        "select framework, world_size, config, started_at from runs where run_id = ?", [run_id]
+        "select framework, world_size, config, started_at, calibration from runs where run_id = ?", [run_id]
     ).fetchall()
     d = described or manifest.Manifest()
     row: dict[str, Any] = {
         "run_id": run_id, "job": d.job or run_id, "simulated": d.simulated, "model": d.model, "mesh": d.mesh,
-        "topology": d.topology, "tokens_per_step": d.tokens_per_step, "git_commit": d.git_commit, "tags": d.tags,
+        "topology": d.topology, "recipe": d.recipe, "calibration": d.calibration or None,
+        "tokens_per_step": d.tokens_per_step, "git_commit": d.git_commit, "tags": d.tags,
     }  # fmt: skip
     frameworks, sizes, config = {trace.framework}, {d.world_size or trace.world_size}, dict(trace.config)
     began = d.started_at or _utc(trace.origin_unix_ns)
@@ -247,6 +248,7 @@ def _put_run(con: duckdb.DuckDBPyConnection, run_id: str, trace: Trace, describe
         sizes.add(old[0][1])
         config = json.loads(old[0][2] or "{}") | config
         began = min((t for t in (began, old[0][3]) if t), default=None)
+        row["calibration"] = row["calibration"] or json.loads(old[0][4] or "null")
     row["framework"] = "+".join(sorted(frameworks))
     row["world_size"] = max((s for s in sizes if s), default=None)
     row["config"] = manifest.without_secrets(config) | d.config

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from tracegap.ingest import calibration
 from tracegap.ingest.errors import TraceError
 
 NAMES = ("manifest.toml", "manifest.yaml", "manifest.yml", "manifest.json")
@@ -45,11 +46,15 @@ class Manifest:
     """Tokens of one step over all ranks."""
     tags: list[str] = field(default_factory=list)
     model: dict[str, Any] | None = None
-    """layers, hidden, heads, kv_heads, head_dim, ffn, mlp, vocab, seq, causal, tied_embeddings, dtype."""
+    """layers, hidden, heads, kv_heads, head_dim, ffn, mlp, vocab, seq, causal, tied_embeddings, dtype; or a preset."""
     mesh: dict[str, int] | None = None
     """Axis name to size."""
     topology: dict[str, Any] | None = None
     """torus and wrap (lists by axis), or ranks_per_domain."""
+    recipe: dict[str, Any] | None = None
+    """How it is trained, by the names of `models.recipe.Recipe`: zero, recompute, schedule, microbatches, ..."""
+    calibration: list[dict[str, Any]] = field(default_factory=list)
+    """Measured ceilings; see `ingest.calibration`."""
     config: dict[str, Any] = field(default_factory=dict)
     """Anything: flat, dotted keys."""
     sha256: str | None = None
@@ -70,6 +75,8 @@ _KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "model": ("a table", dict),
     "mesh": ("a table", dict),
     "topology": ("a table", dict),
+    "recipe": ("a table", dict),
+    "calibration": ("a list of tables", list),
     "config": ("a table", dict),
 }
 """Keys of a manifest, and what their values are."""
@@ -151,7 +158,7 @@ def load(path: Path) -> Manifest:
     if not isinstance(raw, dict):
         raise TraceError(str(path), "not a valid manifest: a table is expected", code="malformed")
     wrong = [said for key, value in raw.items() if (said := _wrong(key, value))]
-    if wrong := wrong or list(_wrong_places(raw)):
+    if wrong := wrong or [*_wrong_places(raw), *calibration.problems(raw.get("calibration", ()))]:
         raise TraceError(
             str(path),
             "; ".join(wrong),

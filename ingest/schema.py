@@ -71,6 +71,8 @@ TABLES = (
             model JSON description of the model from the manifest; NULL = unknown
             mesh JSON mesh axes and their sizes from the manifest; NULL = unknown
             topology JSON shape and wraparound of the torus, ranks in a domain, from the manifest; NULL = unknown
+            recipe JSON how it is trained (sharding stage, recomputation, schedule), from the manifest; NULL = not said
+            calibration JSON list of measured ceilings, from the manifest or --calibration; NULL = none
             tokens_per_step BIGINT tokens of one step over all ranks, from the manifest; NULL = unknown
             git_commit VARCHAR commit of the training code, from the manifest; NULL = unknown
             tags JSON free words from the manifest
@@ -134,6 +136,20 @@ TABLES = (
         """),
         key=("trace_id", "device_id", "unit", "dtype"),
         public=False,
+    ),
+    Table(
+        "ceilings",
+        "a measured ceiling of a device, from the calibration of its run; it stands beside the peaks, never in their place",
+        _columns(f"""
+            {_TRACE}
+            {_DEVICE}
+            kind VARCHAR matmul, hbm, busbw
+            dtype VARCHAR math dtype of a matmul; NULL = of no dtype
+            collective VARCHAR collective of a busbw; NULL = all that no row of their own have
+            flops_per_s DOUBLE best measured matrix product, FLOP a second; NULL = not of a matmul
+            bytes_per_s DOUBLE best measured memory or bus bandwidth, bytes a second; NULL = of a matmul
+            source VARCHAR what the calibration says of it; NULL = nothing
+        """),
     ),
     Table(
         "steps",
@@ -204,6 +220,20 @@ winning state run, ns
             correlation_id BIGINT id that joins it to its launch; NULL = none
             launch_ns BIGINT start of its launch call on the host, ns; NULL = not in the file
             launch_thread VARCHAR thread of its launch call, a host_events.thread
+        """),
+        key=("trace_id", "op_id"),
+    ),
+    Table(
+        "recomputed_ops",
+        "an operation of a forward pass that ran again for the backward pass (activation checkpointing)",
+        _columns(f"""
+            {_TRACE}
+            op_id BIGINT an ops.op_id
+            {_DEVICE}
+            step BIGINT step that launched it; NULL = unknown
+            recognised_by VARCHAR checkpoint: below a checkpoint of the backward pass; module: a module called in the backward \
+pass; operator: the same operator at the same shapes as in the forward pass, in a node of the backward pass; scope: \
+rematted_computation in the name scope; compiler: rematerialised by XLA
         """),
         key=("trace_id", "op_id"),
     ),
@@ -310,6 +340,9 @@ recv, send_recv, permute, barrier; NULL = unknown kind
             predicted_share_ns BIGINT share of exposed communication that is predicted, ns
             flops_done BIGINT FLOPs of compute operations whose FLOPs are known
             matrix_flops_done BIGINT those of them in matrix products, attention and convolutions
+            recomputed_flops BIGINT those of matrix_flops_done that the step had done before: forward operations run again \
+(recomputed_ops), and the scores that fused attention computes again in its backward pass
+            matrix_unknown_ns BIGINT share of compute operations whose FLOPs are unknown and that may be matrix products, ns
         """),
         key=("trace_id", "device_id", "step"),
         public=False,
@@ -322,12 +355,45 @@ recv, send_recv, permute, barrier; NULL = unknown kind
             {_DEVICE}
             step BIGINT step number
             model_flops BIGINT FLOPs that the mathematics needs on this device in this step; NULL = unknown
+            model_flops_source VARCHAR config: from the description of the model; operations: FLOPs done less those recomputed; \
+NULL = unknown
             peak_flops_per_s DOUBLE dense peak of the dtype of mfu_dtype, FLOP a second; NULL = unknown
+            measured_flops_per_s DOUBLE measured ceiling of matrix products of mfu_dtype, FLOP a second; NULL = not measured
             mfu_dtype VARCHAR dtype of most of the matrix FLOPs
             mfu_note VARCHAR convention of MFU, or why there is none
         """),
         key=("trace_id", "device_id", "step"),
         public=False,
+    ),
+    Table(
+        "run_theory",
+        "a quantity of the typical step of a run on a device, measured and as the plan of its model and mesh predicts it",
+        _columns(f"""
+            {_RUN}
+            quantity VARCHAR step, compute, optimizer, bubble, exposed_communication, communication, matrix_flops, mfu, memory, \
+collective_bytes
+            axis VARCHAR mesh axis of a communication, several joined by +; unknown = of groups that are no axes; NULL = none
+            unit VARCHAR ns, bytes, flops, frac
+            measured DOUBLE mean over devices, in that unit; NULL = see note
+            predicted DOUBLE what the plan expects, in that unit; NULL = see note
+            least DOUBLE what the plan says it must take at least, in that unit; NULL = no such bound
+            ratio_frac DOUBLE measured over predicted; NULL = one of them is unknown or zero
+            note VARCHAR what the two count, or why one is unknown
+        """),
+    ),
+    Table(
+        "mfu_conventions",
+        "utilisation of the typical step of a run by one convention of counting",
+        _columns(f"""
+            {_RUN}
+            convention VARCHAR word for the way of counting
+            flops DOUBLE FLOPs of the step on one device by that convention; NULL = unknown
+            peak_flops_per_s DOUBLE rate that they are held against, FLOP a second; NULL = unknown
+            step_ns BIGINT wall time of the typical step, mean over devices, ns
+            utilisation_frac DOUBLE flops over step time times peak; NULL = unknown
+            note VARCHAR what counts, and who counts so; or why it is unknown
+        """),
+        key=("run_id", "convention"),
     ),
     Table(
         "counters",
@@ -359,3 +425,5 @@ recv, send_recv, permute, barrier; NULL = unknown kind
 BY_NAME = {t.name: t for t in TABLES}
 OF_TRACE = tuple(t.name for t in TABLES if "trace_id" in t.names and t.name != "traces")
 """Tables whose rows belong to one trace and go with it."""
+OF_RUN = (*(t.name for t in TABLES if "run_id" in t.names and "trace_id" not in t.names and t.name != "runs"), "runs")
+"""Tables whose rows belong to a run and go with it, the run itself the last."""

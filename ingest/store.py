@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from tracegap.ingest.errors import StoreBusy, StoreError
-from tracegap.ingest.schema import BY_NAME, OF_TRACE, SCHEMA_VERSION, TABLES
+from tracegap.ingest.schema import BY_NAME, OF_RUN, OF_TRACE, SCHEMA_VERSION, TABLES
 
 DEFAULT_STORE = "tracegap.duckdb"
 """Used where neither an argument nor TRACEGAP_STORE names a store."""
@@ -216,9 +216,20 @@ def remove_trace(con: duckdb.DuckDBPyConnection, trace_id: str) -> None:
         con.execute(f"delete from {table} where trace_id = ?", [trace_id]).fetchall()
 
 
+def set_calibration(con: duckdb.DuckDBPyConnection, run_ids: Sequence[str], rows: list[dict[str, Any]]) -> None:
+    """Gives runs measured ceilings, in place of earlier ones; where they differ theory has to be joined again."""
+    text = json.dumps(rows)
+    for run_id in run_ids:
+        con.execute(
+            "update runs set calibration = $text::json, evaluated_at = null "
+            "where run_id = $run_id and calibration is distinct from $text::json",
+            {"text": text, "run_id": run_id},
+        ).fetchall()
+
+
 def remove_empty_runs(con: duckdb.DuckDBPyConnection) -> None:
-    """Removes runs that have no trace any more, with their findings."""
-    for table in ("findings", "runs"):
+    """Removes runs that have no trace any more, with what was worked out for them."""
+    for table in OF_RUN:
         con.execute(f"delete from {table} where run_id not in (select run_id from traces)").fetchall()
 
 
@@ -236,6 +247,8 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def frame_of(con: duckdb.DuckDBPyConnection, sql: str, params: list[Any] | None = None) -> pl.DataFrame:
+def frame_of(
+    con: duckdb.DuckDBPyConnection, sql: str, params: list[Any] | dict[str, Any] | None = None
+) -> pl.DataFrame:
     """The rows of a query as a polars frame; HUGEINT sums come as BIGINT."""
     return pl.DataFrame(con.sql(sql, params=params or None))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from tracegap.models import collectives
 from tracegap.models.collectives import Fabric
@@ -108,6 +109,20 @@ def group(mesh: Mapping[str, int], axes: Sequence[str]) -> tuple[int, ...]:
     for ways, distance in strides(mesh, axes):
         ranks = [rank + i * distance for i in range(ways) for rank in ranks]
     return tuple(sorted(ranks))
+
+
+def axes_of_group(mesh: Mapping[str, int], ranks: Sequence[int]) -> tuple[str, ...] | None:
+    """The axes over which a group of ranks spreads, in the order of the mesh; None where it is a group of no axes."""
+    wide = tuple(axis for axis, ways in mesh.items() if ways > 1)
+    lowest, members = min(ranks), sorted(ranks)
+    for count in range(1, len(wide) + 1):
+        for axes in combinations(wide, count):
+            first = group(mesh, axes)
+            # The lowest member has the first place on each of the axes
+            starts = all(lowest // distance % ways == 0 for ways, distance in strides(mesh, axes))
+            if len(first) == len(members) and starts and [lowest + rank for rank in first] == members:
+                return axes
+    return None
 
 
 @dataclass(slots=True, kw_only=True)

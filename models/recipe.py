@@ -1,8 +1,9 @@
 """How a training is run: sharding stage, recomputation, schedule, precision of states, offload; and one step of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from math import ceil
+from typing import Any
 
 from tracegap.models import schedules
 from tracegap.models.architecture import Model
@@ -67,6 +68,35 @@ class Recipe:
                 raise NoFormula(f"{what} {value!r}: known are {names}")
         if self.virtual_stages > 1 and self.schedule != "interleaved":
             raise NoFormula(f"{self.virtual_stages} virtual stages need the schedule interleaved, not {self.schedule}")
+
+
+def recipe_of(said: Mapping[str, Any], base: Recipe | None = None) -> Recipe:
+    """The choices of a table such as a manifest's [recipe]; those of `base` that are not the default go before.
+
+    Raises NoFormula where a key or a value is unknown.
+    """
+    base, usual = base or Recipe(), Recipe()
+    known = {column.name for column in fields(Recipe)}
+    if unknown := said.keys() - known:
+        raise NoFormula(f"[recipe] {min(unknown)!r}: known are {', '.join(sorted(known))}")
+    open_to = {name: value for name, value in said.items() if getattr(base, name) == getattr(usual, name)}
+    for name, value in open_to.items():
+        kinds = _KINDS.get(type(getattr(usual, name)), (int, float, str))
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise NoFormula(f"[recipe] {name} = {value!r}: not of the kind that it should be")
+    if "offload" in open_to:
+        open_to["offload"] = tuple(open_to["offload"])
+    return replace(base, **open_to)
+
+
+_KINDS: dict[type, tuple[type, ...]] = {
+    bool: (bool,),
+    int: (int,),
+    float: (int, float),
+    str: (str,),
+    tuple: (list, tuple),
+}
+"""Types that a value may have, by that of its default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

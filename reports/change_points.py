@@ -19,8 +19,8 @@ LEAST_CHANGE = 0.01
 """A smaller relative change is none."""
 _PENALTY = 3.0  # of a change, in log(nights) times the variance of the noise: BIC for a mean with unknown place
 _CERTAIN = 4.5  # standard errors that two neighbouring levels must be apart
-_FREAK = 4.0  # standard deviations that a night must be from its neighbours and from the median around it
-_AROUND = 2  # nights on either side that make this median
+_FREAK = 4.0  # standard deviations that a night must be from each of those around it and from their median
+_AROUND = 2  # nights on either side
 _MAD_TO_SIGMA = 1.4826  # of a normal distribution
 _LEAST_SIGMA = 1e-4  # clocks and medians of few steps are no better
 
@@ -90,10 +90,10 @@ def _around(logs: Floats, i: int) -> float:
 
 
 def _freaks(logs: Floats, sigma: float) -> list[int]:
-    """Nights that neither of their neighbours is like."""
+    """Nights that none of those around them is like."""
     found = []
     for i in range(len(logs)):
-        neighbours = [logs[j] for j in (i - 1, i + 1) if 0 <= j < len(logs)]
+        neighbours = [logs[j] for j in range(max(0, i - _AROUND), min(i + _AROUND + 1, len(logs))) if j != i]
         apart = min(abs(logs[i] - other) for other in neighbours)
         # The last night may be the first of a new level: what comes after will tell.
         if i < len(logs) - 1 and apart > _FREAK * sigma and abs(logs[i] - _around(logs, i)) > _FREAK * sigma:

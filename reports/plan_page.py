@@ -51,11 +51,13 @@ def _head(r: dict[str, Any]) -> dict[str, Any]:
             f"{r['devices']:,} × {r['hardware_name']} and {fits}; "
             f"{r['bound']} sets its lower bound."
         )
+        if r["remedies"]:
+            headline += f" Try {', '.join(r['remedies'][:-1])} or {r['remedies'][-1]}."
         numbers = [
             ("step to expect", people.duration(r["predicted_ns"]),
              f"between {people.duration(r['lower_ns'])} and {people.duration(r['upper_ns'])}"),
             ("MFU to expect", people.percent(r["mfu"]),
-             f"{people.flops_per_s(r['flops_per_s_per_device'])} a device{_reached(r['published'])}"),
+             f"{people.flops_per_s(r['flops_per_s_per_device'])} a device, {r['math_dtype']}{_reached(r['published'])}"),
             ("memory a device", people.size(r["memory_total"]), f"of {people.size(r['memory_bytes'])}"),
         ]  # fmt: skip
         if r["campaign"]:

@@ -77,7 +77,11 @@ def _training(r: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     if r["remedies"]:
         yield "", "", f"try {', '.join(r['remedies'][:-1])} or {r['remedies'][-1]}"
     yield "", "", ", ".join(f"{name} {human(value, 'B')}" for name, value in memory.items() if value)
-    yield "compute", human_ns(r["compute_ns"]), f"{human(r['flops_per_device'], 'FLOP')} a device at the dense peak"
+    yield (
+        "compute",
+        human_ns(r["compute_ns"]),
+        f"{human(r['flops_per_device'], 'FLOP')} a device at the dense {r['math_dtype']} peak",
+    )
     if r["offload_ns"]:
         yield (
             "activations",

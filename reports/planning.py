@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -17,7 +17,7 @@ from tracegap.models.errors import TracegapError
 from tracegap.models.hardware import Chip
 from tracegap.models.mesh import Links, sizes
 from tracegap.models.plan import Plan, plan_towers, slowest
-from tracegap.models.recipe import Recipe
+from tracegap.models.recipe import Recipe, recipe_of
 from tracegap.models.search import Candidate
 from tracegap.models.units import GB, S_PER_HOUR, TERA
 
@@ -38,19 +38,27 @@ AXIS_OF = {"schedule": "pipeline", "virtual_stages": "pipeline", "context": "con
 
 
 def model_of(description: dict[str, Any], source: str = "[model] of the manifest") -> Model:
-    """The model that the [model] table of a manifest describes; keys that the theory does not use are left alone.
+    """The model that the [model] table of a manifest describes.
 
-    Towers are tables of their own: [model.towers.vision].
+    By sizes; by `preset`, the name of one, which other keys change; or in the keys of a Hugging Face config.json, known by
+    `model_type`, to which `seq` may be added. Keys that the theory does not use are left alone. Towers are tables of their
+    own: [model.towers.vision].
 
     Raises:
-        TracegapError: it lacks a key that the theory needs.
+        TracegapError: it lacks a key that the theory needs, or names no preset or architecture that is known.
     """
     known = {f.name: f.default is dataclasses.MISSING for f in dataclasses.fields(Model)}
+    given = {k: v for k, v in description.items() if k in known and k != "towers"}
+    towers = tuple((name, model_of(table)) for name, table in description.get("towers", {}).items())
+    if "preset" in description:
+        return dataclasses.replace(presets.get(str(description["preset"])).model, **given | {"towers": towers})
+    if "model_type" in description:
+        model = hf_config.model_from(description)
+        return dataclasses.replace(model, seq=description.get("seq", model.seq), towers=towers)
     missing = [name for name, needed in (known | {"seq": True}).items() if needed and name not in description]
     if missing:
         raise TracegapError(f"{source} lacks {', '.join(missing)}")
-    towers = tuple((name, model_of(table)) for name, table in description.get("towers", {}).items())
-    return Model(**{k: v for k, v in description.items() if k in known and k != "towers"}, towers=towers)
+    return Model(**given, towers=towers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +109,8 @@ class Subject:
     described: Manifest
     """Empty for presets and `config.json`."""
     assumed: tuple[str, ...] = ()
+    longest: int | None = None
+    """Tokens of the longest sequence that a `config.json` states; None: not stated. Presets say what is usual."""
 
 
 def subject_of(text: str, seq: int | None = None) -> Subject:
@@ -191,6 +201,7 @@ def _of_config(path: Path, seq: int | None) -> Subject | None:
             model=_with_seq(model, chosen),
             described=Manifest(),
             assumed=tuple(assumed),
+            longest=model.seq,
         )
     return None
 
@@ -226,8 +237,60 @@ def answer(question: Question) -> dict[str, Any]:
     result["published"] = [dataclasses.asdict(t) for t in published.TRAININGS if t.chip == chip.id]
     _check_devices(question.devices)
     if question.serve:
+        if subject.longest and not model.positions and question.prompt + question.answer > subject.longest:
+            result["assumed"].append(_longer(question.prompt + question.answer, subject.longest))
         return result | {"serving": _serving(question, model, chip, result["assumed"])}
-    return result | _training(question, subject, chip, result["assumed"])
+    return result | _training(_with_recipe(question, described.recipe or {}), subject, chip, result["assumed"])
+
+
+CHOSEN = ("zero", "recompute", "schedule")
+"""Choices of a recipe that a ranking makes where nobody says."""
+
+
+def _with_recipe(question: Question, said: dict[str, Any]) -> Question:
+    """What the manifest's [recipe] says, where the question says nothing else."""
+    recipe = recipe_of({name: value for name, value in said.items() if name not in question.kept}, question.recipe)
+    kept = tuple(name for name in CHOSEN if name in said or name in question.kept)
+    return dataclasses.replace(question, recipe=recipe, kept=kept)
+
+
+def on_mesh(
+    subject: Subject,
+    chip: Chip,
+    mesh: dict[str, int],
+    tokens_per_step: int,
+    *,
+    recipe: Recipe,
+    kept: Collection[str] = (),
+    links: Links | None = None,
+) -> Candidate:
+    """The plan of one mesh; its recipe is what is said, and else what a ranking would choose.
+
+    Raises:
+        TracegapError: the mesh does not divide the model or the batch, or a rate is unknown.
+    """
+    model = subject.model
+    links = links or links_of(chip, subject.described, sizes(mesh).devices, [])
+    _check_mesh(mesh, recipe)
+    try:
+        return search.of_mesh(model, chip, mesh, tokens_per_step, recipe, links=links, kept=kept)
+    except TracegapError as e:
+        # What follows from a batch of part sequences is told with its cause
+        raise TracegapError("; ".join([str(e), *_uneven(tokens_per_step, model.seq or 1)])) from e
+
+
+def links_of(
+    chip: Chip, described: Manifest, devices: int | None, assumed: list[str], network_bytes_per_s: float | None = None
+) -> Links:
+    """Where the ranks of a training sit: as its manifest says, else as slices and hosts usually are."""
+    topology = described.topology or {}
+    return Links(
+        chip=chip,
+        ranks_per_domain=topology.get("ranks_per_domain") or _host_cards(chip, devices, assumed),
+        torus=topology.get("torus") or (search.slice_shape(chip, devices) if devices and not described.mesh else None),
+        wrap=topology.get("wrap"),
+        network_bytes_per_s=network_bytes_per_s,
+    )
 
 
 def _chip(names: str | None, source: str) -> Chip:
@@ -274,18 +337,11 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
     if model.positions and (model.seq or 0) > model.positions:
         assumed.append(_positions(model, model.seq or 0))
     network = None if question.network_gb_per_s is None else question.network_gb_per_s * GB
-    topology = described.topology or {}
     mesh = _mesh(question, subject)
     sequences = tokens_per_step // (model.seq or 1)
     fewest = search.fewest_devices(model, chip, tokens_per_step, question.recipe, kept=question.kept)
     devices = sizes(mesh).devices if mesh else question.devices or fewest
-    links = Links(
-        chip=chip,
-        ranks_per_domain=topology.get("ranks_per_domain") or _host_cards(chip, devices, assumed),
-        torus=topology.get("torus") or (search.slice_shape(chip, devices) if devices and not described.mesh else None),
-        wrap=topology.get("wrap"),
-        network_bytes_per_s=network,
-    )
+    links = links_of(chip, described, devices, assumed, network)
     out: dict[str, Any] = {
         "tokens_per_step": tokens_per_step,
         "fewest_devices": fewest,
@@ -303,12 +359,9 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
         "towers": {},
     }
     if mesh:
-        try:
-            only = search.of_mesh(model, chip, mesh, tokens_per_step, question.recipe, links=links, kept=question.kept)
-        except TracegapError as e:
-            # What follows from a batch of part sequences is told with its cause
-            raise TracegapError("; ".join([str(e), *uneven])) from e
-        candidates = [only]
+        candidates = [
+            on_mesh(subject, chip, mesh, tokens_per_step, recipe=question.recipe, kept=question.kept, links=links)
+        ]
     elif devices:
         ranking = search.rank(model, chip, devices, tokens_per_step, question.recipe, links=links, kept=question.kept)
         candidates = list(ranking.distinct)
@@ -321,8 +374,12 @@ def _training(question: Question, subject: Subject, chip: Chip, assumed: list[st
             out["remedies"] = list(search.remedies(model, best, tokens_per_step))
         assumed.extend(_dealt(model, best.plan, tokens_per_step))
         out |= _plan(best.plan) | {"params": model.params, "recipe": dataclasses.asdict(best.recipe)}
+        out["math_dtype"] = best.recipe.math_dtype or model.dtype
         if model.towers:
             out |= _towers(subject, chip, best, tokens_per_step, links)
+        if out["fits"] is False:
+            room = (best.plan.memory_bytes or 0) / GB
+            out["unfit"] = f"the mesh needs {out['memory_total'] / GB:,.1f} GB a device, which has {room:,.1f} GB"
         out["ranking"] = [_candidate(candidate) for candidate in candidates[:SHOWN]]
         if question.tokens:
             assumed += _reliability_assumed(question)
@@ -365,6 +422,10 @@ def _uneven(tokens: int, seq: int) -> list[str]:
 
 def _positions(model: Model, tokens: int) -> str:
     return f"sequences of {tokens:,} tokens, though the model's table ends at position {model.positions:,}"
+
+
+def _longer(tokens: int, longest: int) -> str:
+    return f"sequences of {tokens:,} tokens, though the model was made for {longest:,}"
 
 
 def _reliability_assumed(question: Question) -> list[str]:

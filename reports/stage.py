@@ -22,6 +22,8 @@ class Run:
     """Mesh axes and their sizes; empty = unknown."""
     topology: dict[str, Any]
     """Torus and domains; empty = unknown."""
+    recipe: dict[str, Any]
+    """How it is trained, by the names of `models.recipe.Recipe`; empty = not said."""
     tokens_per_step: int | None
     """Tokens of one step over all ranks; None = unknown."""
     config: dict[str, Any]
@@ -35,13 +37,14 @@ class Run:
             TracegapError: the store has no such run.
         """
         found = con.execute(
-            "select world_size, model, mesh, topology, tokens_per_step, config from runs where run_id = ?", [run_id]
+            "select world_size, model, mesh, topology, recipe, tokens_per_step, config from runs where run_id = ?",
+            [run_id],
         ).fetchall()
         if not found:
             raise TracegapError(
                 f"{run_id}: no such run in the store; `tracegap sql 'select run_id from runs'` lists them"
             )
-        world_size, model, mesh, topology, tokens, config = (
+        world_size, model, mesh, topology, recipe, tokens, config = (
             json.loads(v) if isinstance(v, str) else v for v in found[0]
         )
         return cls(
@@ -50,6 +53,7 @@ class Run:
             model=model,
             mesh=mesh or {},
             topology=topology or {},
+            recipe=recipe or {},
             tokens_per_step=tokens,
             config=config or {},
         )

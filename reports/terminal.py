@@ -48,9 +48,15 @@ def run_summary(con: duckdb.DuckDBPyConnection, run_id: str) -> RenderableType:
     """
     with snapshot(con, ["step_gap"], run_id):
         summary = summarize(con, run_id)
+    planned = _planned(con, run_id)
     parts: list[RenderableType] = [_title(summary.title, summary.simulated), Text(summary.opening, style="bold")]
     if summary.step is not None:
-        parts += [Text(_utilisation(summary)), Padding(_waterfall(summary), (1, 0, 1, 2)), _fixes(summary)]
+        parts += [
+            Text(_utilisation(summary)),
+            *([Text(planned)] if planned else []),
+            Padding(_waterfall(summary), (1, 0, 1, 2)),
+            _fixes(summary),
+        ]
         parts += [Text(doubt, style="yellow") for doubt in summary.doubts[:1]]
     return _Trimmed(*parts)
 
@@ -65,6 +71,27 @@ def _title(words: str, simulated: bool) -> Text:
 def _utilisation(summary: Summary) -> str:
     known = people.percent(summary.step["modelled_share_frac"] if summary.step else None)
     return f"MFU {summary.mfu_text} ({summary.mfu_note}), HFU {summary.hfu_text}; cost known for {known} of compute"
+
+
+_PLANNED = """
+select quantity, axis, measured, predicted
+from run_theory
+where run_id = ? and unit = 'ns' and measured is not null and predicted is not null
+  and quantity in ('step', 'compute', 'communication', 'bubble')
+order by list_position(['step', 'compute', 'communication', 'bubble'], quantity), measured desc
+"""
+
+
+def _planned(con: duckdb.DuckDBPyConnection, run_id: str) -> str | None:
+    """The step against the plan of its model and mesh; None where there is none."""
+    rows = con.execute(_PLANNED, [run_id]).fetchall()
+    if not rows or rows[0][0] != "step":
+        return None
+    parts = [
+        f"{quantity}{f' over {axis}' if axis else ''} {people.duration(predicted)} (measured {people.duration(measured)})"
+        for quantity, axis, measured, predicted in rows[1:4]
+    ]
+    return f"the plan of this model and mesh expects {people.duration(rows[0][3])}: {', '.join(parts)}"
 
 
 def _grid(*justify: str) -> Table:

@@ -8,6 +8,8 @@ from tracegap.flows.shell import (
     CHECK_FAILED,
     DONE,
     any_path,
+    calibrate,
+    calibration_option,
     cli,
     dump,
     json_option,
@@ -22,10 +24,18 @@ from tracegap.models.errors import TracegapError
 @cli.command()
 @click.argument("runs", nargs=-1, required=True)
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="The page, or for several runs a folder.")
+@calibration_option
 @store_option
 @json_option
 @click.pass_context
-def report(ctx: click.Context, runs: tuple[str, ...], out: Path | None, store: Path | None, as_json: bool) -> None:
+def report(
+    ctx: click.Context,
+    runs: tuple[str, ...],
+    out: Path | None,
+    calibration: Path | None,
+    store: Path | None,
+    as_json: bool,
+) -> None:
     """Write the page of a run: a name in the store, or paths of traces.
 
     Example: tracegap report traces/step-1000 -o page.html
@@ -34,6 +44,7 @@ def report(ctx: click.Context, runs: tuple[str, ...], out: Path | None, store: P
 
     with opened(store, made=any_path(runs)) as con:
         run_ids, status = run_ids_of(con, runs)
+        calibrate(con, run_ids, calibration)
         pages = {}
         for run_id in run_ids:
             name = names.page_name(run_id)
@@ -54,6 +65,7 @@ def report(ctx: click.Context, runs: tuple[str, ...], out: Path | None, store: P
 @click.option("--config", "all_config", is_flag=True, help="Show every configuration line that differs.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a pull request.")
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page (of two).")
+@calibration_option
 @store_option
 @json_option
 @click.pass_context
@@ -65,6 +77,7 @@ def compare(
     all_config: bool,
     markdown: bool,
     out: Path | None,
+    calibration: Path | None,
     store: Path | None,
     as_json: bool,
 ) -> None:
@@ -93,6 +106,7 @@ def compare(
                     f"{base}: {len(run_ids)} runs ({', '.join(run_ids) or 'no trace'}); name one of them"
                 )
             selections.append(sides.Selection(run_id=run_ids[0], **bounds))
+        calibrate(con, [one.run_id for one in selections], calibration)
         results = comparing.compare_all(con, selections)
     if as_json:
         told = [r.as_dict() for r in results]

@@ -7,6 +7,7 @@ import click
 from tracegap.flows.shell import (
     DONE,
     SOME_UNREADABLE,
+    calibration_option,
     cli,
     dump,
     ingest_given,
@@ -20,10 +21,13 @@ from tracegap.flows.shell import (
 @cli.command()
 @click.option("--source", required=True, help="Folder of traces, or the URL of one (s3://, gs://, https://, ...).")
 @click.option("--publish", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder of the pages.")
+@calibration_option
 @store_option
 @json_option
 @click.pass_context
-def nightly(ctx: click.Context, source: str, publish: Path, store: Path | None, as_json: bool) -> None:
+def nightly(
+    ctx: click.Context, source: str, publish: Path, calibration: Path | None, store: Path | None, as_json: bool
+) -> None:
     """Find new traces, ingest them, publish a page for each run and an index: a Prefect flow.
 
     Example: tracegap nightly --source /data/traces --publish /srv/www/tracegap
@@ -31,7 +35,7 @@ def nightly(ctx: click.Context, source: str, publish: Path, store: Path | None, 
     from tracegap.flows import nightly as flow
     from tracegap.ingest.store import store_path
 
-    result = flow.run_nightly(source, publish, store_path(store))
+    result = flow.run_nightly(source, publish, store_path(store), calibration=calibration)
     if as_json:
         dump(result.as_dict())
     else:

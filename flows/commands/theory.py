@@ -144,7 +144,8 @@ def plan(ctx: click.Context, /, model: str, chip: str | None, out: Path | None, 
     tokens_per_step, as beside traces, or numbers: layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256,seq=8192.
     Numbers may follow one of the others to change it, as in llama-3-70b,lora_rank=16.
 
-    The exit status is 1 where nothing fits: no mesh of that many devices, or not one sequence beside served weights.
+    The exit status is 1 where nothing fits: the mesh that was asked for, no mesh of that many devices, or not one sequence
+    beside served weights.
 
     Example: tracegap plan llama-3-70b --hardware h100_sxm --devices 512 --tokens 15T --price 2.5
     """

@@ -8,6 +8,8 @@ from tracegap.flows.shell import (
     DONE,
     NO_TRACE,
     SOME_UNREADABLE,
+    calibrate,
+    calibration_option,
     cli,
     dump,
     ingest_given,
@@ -27,6 +29,7 @@ from tracegap.flows.shell import (
     type=click.IntRange(1),
     help="Processes that read large files: a file each, or a single one together.  [default: as many as processors]",
 )
+@calibration_option
 @store_option
 @json_option
 @click.pass_context
@@ -36,6 +39,7 @@ def ingest(
     run: str | None,
     part: str | None,
     workers: int | None,
+    calibration: Path | None,
     store: Path | None,
     as_json: bool,
 ) -> None:
@@ -45,6 +49,7 @@ def ingest(
     """
     with opened(store) as con:
         results = ingest_given(con, paths, run, part, workers)
+        calibrate(con, list(dict.fromkeys(r.run_id for r in results if r.run_id)), calibration)
     if as_json:
         runs = list(dict.fromkeys(r.run_id for r in results if r.run_id))
         keys = ("path", "status", "format", "rank", "ops", "run_id", "diagnostics", "error")

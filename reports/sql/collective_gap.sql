@@ -8,6 +8,7 @@
 -- transfer_ns: end less arrival, ns; NULL = not matched
 -- algbw_gb_per_s: message over transfer time (over duration where not matched), 10^9 bytes a second
 -- busbw_gb_per_s: algbw times the factor of nccl-tests, 10^9 bytes a second
+-- busbw_vs_measured_frac: busbw over the measured ceiling of the calibration; NULL = none is given
 -- bandwidth_over: transfer or duration: the time that the bandwidths are taken over
 -- predicted_ns: time of the collective model, ns; NULL = unknown
 -- efficiency_frac: predicted_ns over the time that bandwidth_over names
@@ -16,6 +17,7 @@ with matched as (
     select
         c.trace_id, c.op_id, t.run_id, c.rank, c.device_id, o.step, o.name, o.stream, o.start_ns, o.dur_ns, c.collective,
         c.group_id, c.group_ranks, c.group_size, c.seq, c.message_bytes, c.dtype, c.peer, c.exposed_ns, c.hidden_ns,
+        coalesce(own.bytes_per_s, any_kind.bytes_per_s) as ceiling_bytes_per_s,
         m.instance_id, m.matched_by, m.arrival_ns, m.last_rank, m.predicted_ns, m.predicted_by,
         case when m.arrival_ns is not null
              then greatest(least(m.arrival_ns, o.start_ns + o.dur_ns) - o.start_ns, 0) end as wait_ns
@@ -23,6 +25,10 @@ with matched as (
     join ops o using (trace_id, op_id)
     join traces t using (trace_id)
     left join collective_matches m using (trace_id, op_id)
+    left join ceilings own on own.trace_id = c.trace_id and own.device_id = c.device_id and own.kind = 'busbw'
+                          and own.collective = c.collective
+    left join ceilings any_kind on any_kind.trace_id = c.trace_id and any_kind.device_id = c.device_id
+                               and any_kind.kind = 'busbw' and any_kind.collective is null
 ),
 timed as (
     select
@@ -47,6 +53,7 @@ select
     arrival_ns, wait_ns, transfer_ns,
     message_bytes / basis_ns as algbw_gb_per_s,
     message_bytes / basis_ns * bus_factor as busbw_gb_per_s,
+    message_bytes / basis_ns * bus_factor * 1e9 / ceiling_bytes_per_s as busbw_vs_measured_frac,
     case when transfer_ns is null then 'duration' else 'transfer' end as bandwidth_over,
     predicted_ns,
     predicted_by,

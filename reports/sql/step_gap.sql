@@ -21,15 +21,19 @@
 -- comm_modelled_share_frac: part of exposed communication that is predicted
 -- flops_done: FLOPs of the operations in the window whose FLOPs are known
 -- matrix_flops_done: those of them in matrix products, attention and convolutions, which model FLOPs are held against
+-- recomputed_flops: those of matrix_flops_done that were recognised as done before (recomputed_ops, fused attention's scores)
 -- model_flops: FLOPs that the mathematics needs; NULL = unknown
+-- model_flops_source: config: from the description of the model; operations: matrix FLOPs done less those recomputed
 -- mfu: model FLOPs over wall time times peak; NULL = see mfu_note
 -- hfu: matrix FLOPs done over wall time times peak; a lower bound where modelled_share_frac < 1
+-- mfu_vs_measured: model FLOPs over wall time times the measured ceiling of matrix products; NULL = no calibration has one
 -- mfu_dtype: dtype of the peak
 -- mfu_note: convention of mfu, or why there is none
 create or replace view step_gap as
 with split as (
     select
-        s.*, w.* exclude (trace_id, device_id, step), t.model_flops, t.peak_flops_per_s, t.mfu_dtype, t.mfu_note,
+        s.*, w.* exclude (trace_id, device_id, step), t.model_flops, t.model_flops_source, t.peak_flops_per_s,
+        t.measured_flops_per_s, t.mfu_dtype, t.mfu_note,
         -- Model FLOPs are those of matrix products, so they are held against matrix products done.
         case when t.model_flops is null or coalesce(w.matrix_flops_done, 0) <= t.model_flops then 0
              else cast(round(w.matrix_math_ns * (1 - t.model_flops / w.matrix_flops_done)) as bigint)
@@ -63,9 +67,12 @@ select
     case when exposed_comm_ns > 0 then predicted_share_ns / exposed_comm_ns end as comm_modelled_share_frac,
     cast(flops_done as bigint) as flops_done,
     cast(matrix_flops_done as bigint) as matrix_flops_done,
+    cast(recomputed_flops as bigint) as recomputed_flops,
     model_flops,
+    model_flops_source,
     case when wall_ns > 0 then model_flops * 1e9 / (wall_ns * peak_flops_per_s) end as mfu,
     case when wall_ns > 0 then matrix_flops_done * 1e9 / (wall_ns * peak_flops_per_s) end as hfu,
+    case when wall_ns > 0 then model_flops * 1e9 / (wall_ns * measured_flops_per_s) end as mfu_vs_measured,
     mfu_dtype,
     mfu_note
 from split;

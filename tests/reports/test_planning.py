@@ -38,8 +38,10 @@ def run(*arguments):
 
 def asked(*arguments):
     got = run(*arguments, "--json")
-    assert got.exit_code == 0, got.output + got.stderr
-    return json.loads(got.output)
+    assert got.exit_code in (0, 1), got.output + got.stderr
+    said = json.loads(got.output)
+    assert got.exit_code == int((said.get("serving") or said)["unfit"] is not None)
+    return said
 
 
 def test_a_preset_is_ranked_and_priced():
@@ -134,6 +136,8 @@ def test_a_row_of_the_ranking_can_be_asked_for_again():
     plain = (*job, "--mesh", "data=8,fsdp=16,tensor=4", "--zero", 0, "--recompute", "none", "--microbatches", 1)
     full = asked(*plain)
     assert (full["fits"], full["recipe"]["zero"], full["microbatches"]) == (False, 0, 1)
+    assert full["unfit"] == f"the mesh needs {full['memory_total'] / 1e9:,.1f} GB a device, which has 80.0 GB"
+    assert run(*plain).exit_code == 1
     assert "try --zero 3, --recompute full, --microbatches 4" in " ".join(run(*plain).output.split())
 
 
@@ -177,6 +181,14 @@ def test_a_config_json_is_read_with_a_usual_sequence(tmp_path):
     strange = run(tmp_path / "config.json", "--hardware", "tpu_v5p")
     assert strange.exit_code == 2
     assert "model_type 'rwkv7' is not known; known are llama" in strange.stderr
+
+
+def test_prompts_longer_than_the_model_was_made_for_are_said(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"max_position_embeddings": 4096}))
+    served = (tmp_path / "config.json", "--hardware", "h100_sxm", "--serve", "--answer", 512)
+    words = "sequences of 8,192 tokens, though the model was made for 4,096"
+    assert words in asked(*served, "--prompt", 7680)["assumed"]
+    assert not any("made for" in line for line in asked(*served, "--prompt", 3584)["assumed"])
 
 
 def test_a_server():
@@ -420,7 +432,7 @@ def test_a_page_sets_a_measured_rate_beside_what_people_reach():
     question = Question(model="llama-3-8b", hardware="h100_sxm", devices=8, measured_tflops=420)
     numbers = {name: (value, aside) for name, value, aside in plan_page.describe(answer(question))["numbers"]}
     assert numbers["your rate"] == ("420 TFLOP/s", "a device: plausible")
-    assert numbers["MFU to expect"][1].endswith("a device; people reach 380 to 430")
+    assert numbers["MFU to expect"][1].endswith("a device, bf16; people reach 380 to 430")
 
 
 def test_traffic_of_experts_is_told_from_that_of_the_rest():

@@ -13,7 +13,7 @@ import pytest
 from tracegap.ingest import store
 from tracegap.reports import page, section, sections, theme
 from tracegap.reports.buckets import BUCKETS, COLUMNS
-from tracegap.reports.sections import operations, ranks, roofline, steps, waterfall
+from tracegap.reports.sections import operations, ranks, roofline, run_theory, steps, waterfall
 from tracegap.reports.summary import snapshot, summarize
 
 US = 1_000
@@ -398,3 +398,21 @@ def test_colours_stand_out_on_light_and_dark_pages(colour: str, background: str)
     """3 : 1, what WCAG asks of graphics."""
     light, dark = sorted((_luminance(colour), _luminance(background)), reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 3
+
+
+class TestRunTheory:
+    """0.8 ms planned, 1 ms measured; compute is 150 us over its plan, the data axis 110 us."""
+
+    def test_says_where_most_is_between_the_two(self, module_con: Con) -> None:
+        section = built(module_con, run_theory)
+        assert section.sentence == (
+            "The plan expects 800 µs a step, measured are 1.00 ms, 1.25 ×."
+            " Most is between the two in compute: 150 µs more than predicted."
+        )
+        rows = section.figures[0].cells
+        assert [cell[0] for cell in rows[2]][:4] == ["communication, data axis", "160 µs", "50.0 µs", "3.2 ×"]
+        assert [cell[0] for cell in rows[3]][:4] == ["memory", "unknown", "4.00 GB", "unknown"]
+        assert section.figures[1].cells[0][1][0] == "20.0%"
+
+    def test_a_run_without_a_step_has_no_plan(self, module_con: Con) -> None:
+        assert "no step" in built(module_con, run_theory, "empty").sentence
