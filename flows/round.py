@@ -23,7 +23,7 @@ from tracegap.ingest.store import open_store, set_calibration
 from tracegap.models.errors import TracegapError
 from tracegap.models.units import human_ns
 from tracegap.reports import compare, history, join, page
-from tracegap.reports.names import page_name
+from tracegap.reports.names import history_name, page_name
 from tracegap.reports.nightly_verdict import judge
 
 REMEMBERED = 14
@@ -213,8 +213,25 @@ def publish(store: Path, folder: Path) -> Published:
         changes = [_change(con, folder, *before[run_id], run_id) for run_id in stale if run_id in before]
         for run_id in stale:
             page.render_run(con, run_id, folder / names[run_id])
-        index = page.render_index(con, folder, names)
+        histories = _publish_histories(con, folder, names)
+        index = page.render_index(con, folder, names, histories)
     return Published(index=index, pages={run_id: names[run_id] for run_id in stale}, changes=changes)
+
+
+def _publish_histories(con: duckdb.DuckDBPyConnection, folder: Path, names: dict[str, str]) -> dict[str, str]:
+    """Writes the history of each job with several runs that has news since; the file name of each."""
+    jobs = con.execute(
+        """
+        select job, greatest(max(evaluated_at), coalesce(max(noted_at), max(evaluated_at)))
+        from runs left join notes using (run_id) where evaluated_at is not null
+        group by job having count(distinct run_id) > 1 order by job
+        """
+    ).fetchall()
+    histories = {job: history_name(job) for job, _ in jobs}
+    for job, news in jobs:
+        if _older(folder / histories[job], news):
+            page.render_history(con, job, folder / histories[job], names)
+    return histories
 
 
 def _older(file: Path, evaluated_at: datetime.datetime) -> bool:

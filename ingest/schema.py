@@ -407,6 +407,18 @@ collective_bytes
         """),
     ),
     Table(
+        "notes",
+        "what people said of a change in the history of a job",
+        _columns(f"""
+            {_RUN}, the first with the change
+            metric VARCHAR column of run_gap that changed: wall_ns, a bucket, mfu
+            state VARCHAR acknowledged: seen, not yet understood; explained: understood; reopened
+            note VARCHAR what was said
+            author VARCHAR who said it
+            noted_at TIMESTAMP when, UTC
+        """),
+    ),
+    Table(
         "findings",
         "something worth a person's look",
         _columns(f"""

@@ -80,8 +80,7 @@ def find(values: Sequence[float]) -> Found:
 
 def _noise(logs: Floats) -> float:
     """Standard deviation of the nights around their levels, from the differences of neighbours: steps hardly move it."""
-    differences = np.diff(logs)
-    spread = _MAD_TO_SIGMA * float(np.median(np.abs(differences - np.median(differences))))
+    spread = _MAD_TO_SIGMA * float(np.median(np.abs(np.diff(logs))))
     return max(spread / math.sqrt(2), _LEAST_SIGMA)
 
 

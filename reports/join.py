@@ -16,7 +16,7 @@ from tracegap.reports import findings
 from tracegap.reports import stages as _stages
 from tracegap.reports.stage import Run
 
-VIEWS = {"op_gap": "ops", "collective_gap": "collectives", "step_gap": "steps"}
+VIEWS = {"op_gap": "ops", "collective_gap": "collectives", "step_gap": "steps", "run_gap": "runs"}
 """Views and the table whose rows theirs are, in the order in which they build on each other; one file each in `sql/`."""
 _SQL = Path(__file__).parent / "sql"
 
@@ -25,6 +25,7 @@ def install_views(con: duckdb.DuckDBPyConnection) -> None:
     """Creates or replaces the macros and the gap views, and comments; a column that a view takes over keeps its own."""
     _install_macros(con)
     anywhere = {c.name: c.doc for table in reversed(TABLES) for c in table.columns}
+    earlier: dict[str, str] = {}  # what the views before say of their columns
     for name, table in VIEWS.items():
         base = (
             anywhere
@@ -34,7 +35,8 @@ def install_views(con: duckdb.DuckDBPyConnection) -> None:
         text = (_SQL / f"{name}.sql").read_text()
         con.execute(text).fetchall()
         grain, *notes = [line[3:] for line in text.splitlines() if line.startswith("-- ")]
-        said = dict(note.split(": ", 1) for note in notes)
+        said = earlier | dict(note.split(": ", 1) for note in notes)
+        earlier |= said
         con.execute(f"comment on view {name} is {quoted(grain)}").fetchall()
         columns = con.execute("select column_name from duckdb_columns() where table_name = ?", [name]).fetchall()
         for (column,) in columns:

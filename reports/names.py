@@ -4,6 +4,7 @@ import hashlib
 import re
 
 _TAKEN = {"index", "compare"}
+_KINDS = ("history-", "compare-")  # begin the names of pages of other kinds
 
 
 def page_name(run_id: str) -> str:
@@ -16,8 +17,13 @@ def page_name(run_id: str) -> str:
         re.fullmatch(r"[A-Za-z0-9_.~-]+", name)
         and "--" not in run_id
         and name not in _TAKEN
-        and not name.startswith(".")
+        and not name.startswith((".", *_KINDS))
     ):
         return f"{name}.html"
     plain = re.sub(r"[^A-Za-z0-9_.~]+", "-", run_id).strip("-.")
     return f"{plain}-{hashlib.sha256(run_id.encode()).hexdigest()[:8]}.html"
+
+
+def history_name(job: str) -> str:
+    """File name of the history of a job."""
+    return _KINDS[0] + page_name(job)

@@ -15,7 +15,7 @@ import jinja2
 import vl_convert
 from markupsafe import Markup
 
-from tracegap.reports import people, plan_page, sections, theme
+from tracegap.reports import history_page, people, plan_page, sections, theme
 from tracegap.reports.comparison_page import describe
 from tracegap.reports.section import Context, Section
 from tracegap.reports.summary import Summary, snapshot, summarize
@@ -49,18 +49,31 @@ def render_run(con: duckdb.DuckDBPyConnection, run_id: str, out: Path) -> Path:
     return _write(out, "run.html.j2", _specs(built), summary=summary, sections=built)
 
 
-def render_index(con: duckdb.DuckDBPyConnection, out_dir: Path, pages: Mapping[str, str]) -> Path:
-    """Writes `index.html`: one row a run, newest first.
+def render_index(
+    con: duckdb.DuckDBPyConnection, out_dir: Path, pages: Mapping[str, str], histories: Mapping[str, str] | None = None
+) -> Path:
+    """Writes `index.html`: one row a run, newest first; above them the jobs whose history is kept.
 
     Args:
         con: the store, with the views of the gap.
         out_dir: folder of the index.
         pages: path of each run's page relative to `out_dir`; a run without one is listed without a link.
+        histories: path of each job's history likewise.
     """
     rows = con.execute("select run_id from runs order by started_at desc nulls last, run_id").fetchall()
     with snapshot(con, ["step_gap"]):
         runs = [summarize(con, r[0]) for r in rows]
-    return _write(out_dir / "index.html", "index.html.j2", {}, runs=runs, pages=pages)
+    jobs = [
+        history_page.row(job, name, [run for run in runs if run.job == job]) for job, name in (histories or {}).items()
+    ]
+    return _write(out_dir / "index.html", "index.html.j2", {}, runs=runs, pages=pages, jobs=jobs)
+
+
+def render_history(con: duckdb.DuckDBPyConnection, job: str, out: Path, pages: Mapping[str, str]) -> Path:
+    """Writes the history of a job; `pages` as for `render_index`."""
+    with snapshot(con, ["step_gap"]):
+        described = history_page.describe(con, job, dict(pages))
+    return _write(out, "history.html.j2", **described)
 
 
 def render_compare(comparison: Any, out: Path) -> Path:

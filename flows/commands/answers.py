@@ -1,4 +1,4 @@
-"""Answers out: `report`, `compare`, `history`, `explain`, `export`, `schema`."""
+"""Answers out: `report`, `compare`, `history`, `note`, `explain`, `export`, `schema`."""
 
 from pathlib import Path
 
@@ -145,22 +145,58 @@ def _percent(text: str) -> float:
 
 @cli.command()
 @click.argument("job", required=False)
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write the page of the job.")
 @store_option
 @json_option
-def history(job: str | None, store: Path | None, as_json: bool) -> None:
-    """Step time and MFU of every run of a job, oldest first.
+def history(job: str | None, out: Path | None, store: Path | None, as_json: bool) -> None:
+    """Step time and MFU of every run of a job, oldest first, and the nights from which on they are others.
 
-    Example: tracegap history llama-8b
+    Example: tracegap history llama-8b -o history.html
     """
+    if out and job is None:
+        raise click.UsageError("a page is of one job: name it")
     from tracegap.reports import history as nights
-    from tracegap.reports import tables
+    from tracegap.reports import page, shifts, tables
 
     with opened(store, read_only=True) as con:
         rows = nights.history(con, job)
+        jobs = list(dict.fromkeys(r.job for r in rows))
+        found = [shift for name in jobs for shift in shifts.shifts(con, name).shifts]
+        if out and job is not None:
+            page.render_history(con, job, out, {})
     if as_json:
-        dump([r.as_dict() for r in rows])
-    else:
-        show(tables.table(nights.HEADINGS, [r.cells() for r in rows]))
+        dump([r.as_dict() | {"changes": [s.as_dict() for s in found if s.run_id == r.run_id]} for r in rows])
+        return
+    show(tables.table(nights.HEADINGS, [r.cells() for r in rows]))
+    for shift in found:
+        said = f"  {shift.note.state}: {shift.note.note}" if shift.note else ""
+        click.echo(f"{shift.started_at or shift.run_id}  {shift.job} from {shift.run_id} on: {shift.words}{said}")
+    if out:
+        click.echo(f"page: {out}")
+
+
+@cli.command()
+@click.argument("run")
+@click.argument("text")
+@click.option("--explained", "state", flag_value="explained", help="It is understood.")
+@click.option("--reopened", "state", flag_value="reopened", help="It is not, after all.")
+@click.option("--metric", default="wall_ns", show_default=True, help="What changed: a column of run_gap.")
+@click.option("--author", help="Who says so; else the variable TRACEGAP_AUTHOR, else the user.")
+@store_option
+@json_option
+def note(
+    run: str, text: str, state: str | None, metric: str, author: str | None, store: Path | None, as_json: bool
+) -> None:
+    """Record what is known of a change that began with a run; the history shows it.
+
+    Example: tracegap note llama-8b/tue "bucket_cap_mb was 1 by mistake" --explained
+    """
+    from tracegap.reports import shifts
+
+    with opened(store, made=False) as con:
+        shifts.note(con, run, text, metric=metric, state=state or "acknowledged", author=author)
+    if as_json:
+        dump({"run_id": run, "metric": metric, "state": state or "acknowledged", "note": text})
 
 
 @cli.command()
