@@ -157,8 +157,10 @@ TABLES = (
             idle_host_ns BIGINT part of idle: the host had not begun to launch, ns
             idle_sync_ns BIGINT part of idle: the host sat in a synchronisation, ns
             idle_input_ns BIGINT part of idle: the host was loading data, ns
+            idle_pipeline_ns BIGINT part of idle: the host sat in a receive from another rank, ns
             idle_gap_ns BIGINT part of idle: after the launch call began, ns
             idle_unknown_ns BIGINT part of idle: nothing in the trace tells, ns
+            mark_thread VARCHAR host thread that carries the step marks; NULL = they are on the device, or none
         """),
         key=("trace_id", "device_id", "step"),
     ),
@@ -169,11 +171,16 @@ TABLES = (
             {_TRACE}
             {_DEVICE}
             step BIGINT step in whose window it lies
-            cause VARCHAR bucket of the waterfall: idle_host, idle_sync, idle_input, idle_gap, idle_pipeline, idle_unknown
-            activity VARCHAR what the launching thread did: operator, python, garbage_collection, data_loading, allocation, \
-compilation, synchronisation, copy, launch, nothing_recorded; NULL = the launch is not in the file
-            name VARCHAR innermost host event that tells it; NULL = none
-            idle_ns BIGINT idle time, ns; over the rows of a step and cause it adds up to that bucket
+            cause VARCHAR bucket of the waterfall: idle_host, idle_sync, idle_input, idle_pipeline, idle_gap, idle_unknown
+            activity VARCHAR what the host did: operator, python, annotation (in a named range, nothing else recorded), \
+garbage_collection, data_loading, allocation, compilation, synchronisation, copy, launch, communication, thread_wait, \
+system_call, runtime (another call of driver or runtime), profiler, device (it had launched: the device had not begun), \
+nothing_recorded; NULL = the launch is not in the file
+            name VARCHAR host event that tells it; NULL = none, or the names that take least time together
+            caller VARCHAR what called it: operator, Python frame, module or range around it; NULL = none
+            of_thread VARCHAR launching: of the thread that launches the next operation; other: that one had nothing \
+recorded or waited, and this is the thread of the step marks, or the one that launched the operation before
+            idle_ns BIGINT idle time, ns; over the rows of a step and cause it adds up to that column of steps
             gaps BIGINT idle intervals that it lies in
         """),
     ),
