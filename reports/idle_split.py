@@ -29,7 +29,7 @@ class Labels:
     def __init__(self, names: list[str], kinds: list[str]) -> None:
         """Entry i belongs to label i."""
         activities = [activity(n, k) for n, k in zip(names, kinds, strict=True)]
-        self.words = [*dict.fromkeys(a for a in activities if a), DEVICE, NOTHING, "launch", "data_loading"]
+        self.words = [*dict.fromkeys([*(a for a in activities if a), DEVICE, NOTHING, "launch", "data_loading"])]
         number = {word: i for i, word in enumerate(self.words)}
         kind = np.array(kinds, dtype=np.object_)
 
@@ -71,9 +71,13 @@ class Thread:
         mine = self.label[:-1]
         telling = self.inner.nearest(labels.telling[mine])
         self._row = np.append(np.where(telling >= 0, telling, np.arange(len(mine))), NONE)
-        is_wait = {wait: labels.of_kind[wait][mine] for wait in WAITS}
-        self._wait = {w: np.append(self.inner.nearest(flags), NONE) for w, flags in is_wait.items() if flags.any()}
+        self._waits = {wait: self._only(np.flatnonzero(labels.of_kind[wait][mine])) for wait in WAITS}
         self._caller = np.append(self._callers(mine), NONE)
+
+    def _only(self, rows: Ints) -> tuple[Innermost, Ints]:
+        """Some of the spans alone, and the row of each; the last entry is that of row NONE."""
+        alone = Innermost.of(self.inner.start[rows], self.inner.end[rows])
+        return alone, np.append(rows[alone.order], NONE)
 
     def _callers(self, mine: Ints) -> Ints:
         """Row of what called each span: for a call the operator (of nested ATen operators the outermost), else a frame or range."""
@@ -91,11 +95,11 @@ class Thread:
 
     def told(self, instants: Ints, wait: str | None = None) -> Told:
         """What the thread did; with a kind of wait, only the innermost span of that kind."""
-        row = self.inner.at(instants)
         if wait is None:
-            row = self._row[row]
+            row = self._row[self.inner.at(instants)]
         else:
-            row = self._wait[wait][row] if wait in self._wait else np.full(len(row), NONE)
+            waits, rows = self._waits[wait]
+            row = rows[waits.at(instants)]
         label = self.label[row]
         return Told(self.labels.activity[label], label, self.label[self._caller[row]])
 

@@ -5,10 +5,11 @@ from typing import Any
 
 from tests.suites.subject import Subject
 
+from tracegap.ingest.idle import CAUSES
 from tracegap.reports.buckets import COLUMNS
 
 _STATES = ("compute", "exposed_comm", "exposed_copy", "idle")
-_IDLE_CAUSES = ("idle_host_ns", "idle_sync_ns", "idle_input_ns", "idle_gap_ns", "idle_unknown_ns")
+_IDLE_CAUSES = tuple(f"{cause}_ns" for cause in CAUSES)
 
 _QUERIES = {
     "buckets add up to the step": f"""
@@ -19,6 +20,18 @@ _QUERIES = {
     """,
     "idle has a cause": f"""
         select trace_id, device_id, step from steps where {" + ".join(_IDLE_CAUSES)} <> idle_ns
+    """,
+    "what the host did adds up to each cause of idle": f"""
+        with done as (
+            select trace_id, device_id, step, cause || '_ns' as cause, sum(idle_ns) as ns from idle_causes group by all
+        )
+        select trace_id, device_id, step, cause from (
+            unpivot (select trace_id, device_id, step, {", ".join(_IDLE_CAUSES)} from steps) on {", ".join(_IDLE_CAUSES)}
+            into name cause value want_ns
+        ) full join done using (trace_id, device_id, step, cause)
+        where coalesce(ns, 0) <> coalesce(want_ns, 0)
+        union all by name
+        select trace_id, device_id, step, cause from idle_causes where idle_ns <= 0 or gaps <= 0
     """,
     "nothing is negative": f"""
         select trace_id, device_id, step from steps
