@@ -19,7 +19,7 @@ NOTHING = "nothing_recorded"
 DEVICE = "device"
 CHUNK = 1 << 16
 """Idle intervals that are split at once."""
-_CALLERS = ("op", "python", "module", "annotation")
+_CALLERS = ("op", "collective", "python", "module", "annotation")
 _STRUCTURE = frozenset({"op", "python", "module", "annotation", "step", "input"})  # kinds that are no call of a driver
 
 
@@ -83,7 +83,7 @@ class Thread:
         """Row of what called each span: for a call the operator (of nested ATen operators the outermost), else a frame or range."""
         of_kind, tree = self.labels.of_kind, self.inner
         around = tree.parent
-        is_op = of_kind["op"][mine]
+        is_op = of_kind["op"][mine] | of_kind["collective"][mine]
         top = np.append(tree.outermost_of_chain(self.labels.aten[mine]), NONE)
         op = top[np.append(tree.nearest(is_op), NONE)[around]]
         frame = np.append(tree.nearest(of_kind["python"][mine]), NONE)[around]

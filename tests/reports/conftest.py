@@ -40,6 +40,16 @@ BUCKETS_US = {
     "idle_unknown_ns": 10,
 }
 """Of every step; comm_wait is 40 us more. Together 1,000 us."""
+IDLE = (
+    ("idle_host", "operator", "aten::empty", 60),
+    ("idle_host", "python", HOSTILE, 30),
+    ("idle_host", "nothing_recorded", None, 10),
+    ("idle_sync", "synchronisation", "cudaStreamSynchronize", 50),
+    ("idle_input", "data_loading", "load_batch", 100),
+    ("idle_gap", "device", None, 40),
+    ("idle_unknown", None, None, 10),
+)
+"""Idle time of every step: cause, activity, name, us."""
 
 
 @contextlib.contextmanager
@@ -119,7 +129,7 @@ def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: 
             "source": "catalogue",
         }
         store.insert_row(con, "peaks", row)
-    ops, windows, steps, collectives, matches, comm, theory = [], [], [], [], [], [], []
+    ops, windows, steps, collectives, matches, comm, theory, idle = [], [], [], [], [], [], [], []
     for step in range(3):
         at = step * 1000 * US
         wait = 40 * US
@@ -133,6 +143,13 @@ def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: 
                 "idle_unknown_ns": 10 * US,
             }
         )  # fmt: skip
+        for cause, activity, name, us in IDLE:
+            idle.append(
+                {
+                    "trace_id": trace_id, "device_id": "0", "step": step, "cause": cause, "activity": activity,
+                    "name": name, "of_thread": "launching" if activity else None, "idle_ns": us * US, "gaps": 2,
+                }
+            )  # fmt: skip
         theory.append(
             {"trace_id": trace_id, "device_id": "0", "step": step, "peak_flops_per_s": 1e15, "mfu_dtype": "bf16",
              "mfu_note": "no model description in the manifest"}
@@ -179,7 +196,7 @@ def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: 
                 )
     for table, rows in (
         ("ops", ops), ("op_windows", windows), ("steps", steps), ("collectives", collectives),
-        ("collective_matches", matches), ("comm_windows", comm), ("step_theory", theory),
+        ("collective_matches", matches), ("comm_windows", comm), ("step_theory", theory), ("idle_causes", idle),
     ):  # fmt: skip
         store.insert(con, table, pl.DataFrame(rows, infer_schema_length=None))
 

@@ -13,7 +13,7 @@ import pytest
 from tracegap.ingest import store
 from tracegap.reports import page, section, sections, theme
 from tracegap.reports.buckets import BUCKETS, COLUMNS
-from tracegap.reports.sections import operations, ranks, roofline, steps, waterfall
+from tracegap.reports.sections import idle, operations, ranks, roofline, steps, waterfall
 from tracegap.reports.summary import snapshot, summarize
 
 US = 1_000
@@ -398,3 +398,24 @@ def test_colours_stand_out_on_light_and_dark_pages(colour: str, background: str)
     """3 : 1, what WCAG asks of graphics."""
     light, dark = sorted((_luminance(colour), _luminance(background)), reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 3
+
+
+def test_idle_time_is_that_of_the_step(con: Con, make_run: Make) -> None:
+    make_run()
+    found = built(con, idle)
+    rows = found.figures[0].table
+    assert rows["idle_ns"].sum() == 300_000
+    assert rows.row(0, named=True) | {"gaps": 2.0} == {
+        "cause": "idle_input", "activity": "data_loading", "name": "load_batch", "caller": None, "of_thread": "launching",
+        "idle_ns": 100_000, "gaps": 2.0, "why": "waiting for data", "doing": "loading data", "share_frac": pytest.approx(0.1),
+    }  # fmt: skip
+    assert "idle for 300 µs of the median step (30.0%)" in found.sentence
+    assert "waiting for data, loading data (100 µs, most in load_batch)" in found.sentence
+    assert not found.todo
+
+
+def test_idle_time_of_which_nothing_is_recorded_says_how_to_record_it(con: Con, make_run: Make) -> None:
+    make_run()
+    con.execute("update idle_causes set activity = 'nothing_recorded', name = null where cause = 'idle_input'").fetchall()
+    con.execute("update idle_causes set activity = 'annotation' where cause = 'idle_sync'").fetchall()
+    assert "with_stack=True" in built(con, idle).todo  # 10 + 100 + 50 of 300 us
