@@ -88,7 +88,21 @@ def put_tables(out: Sink, trace: Trace, trace_id: str, run_id: str) -> int:
         out.add("collectives", comm, trace_id=trace_id, device_id=device_id, rank=rank)
         del accounted, comm
     out.add("counters", trace.counters, trace_id=trace_id)
+    out.add("memory_events", _on_devices(trace.memory, trace.devices), trace_id=trace_id)
     return stored
+
+
+def _on_devices(memory: pl.DataFrame, devices: list[Device]) -> pl.DataFrame:
+    """Memory events under the name that a device has in the file.
+
+    ROCm numbers devices by node in device work, and as the process sees them in its allocator: where one device has work
+    and one other number has memory, they are the same.
+    """
+    known = {device.device_id for device in devices}
+    others = set(memory["device_id"].unique()) - known - {"cpu"}
+    if len(others) == 1 and len(known) == 1 and not known & {"cpu", *memory["device_id"].unique()}:
+        return memory.with_columns(device_id=pl.col("device_id").replace(others.pop(), next(iter(known))))
+    return memory
 
 
 @dataclass(slots=True, kw_only=True)

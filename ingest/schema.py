@@ -348,6 +348,46 @@ recv, send_recv, permute, barrier; NULL = unknown kind
         """),
     ),
     Table(
+        "memory_events",
+        "a piece of device memory handed out or given back",
+        _columns(f"""
+            {_TRACE}
+            {_DEVICE}
+            thread VARCHAR host thread, a host_events.thread; NULL = not told
+            ts_ns BIGINT time on the host, ns since the origin of the trace
+            address BIGINT address of the piece; NULL = not told
+            bytes BIGINT size of the piece, bytes; negative = given back; NULL = not told
+            allocated_bytes BIGINT in use after it, as the allocator counts, bytes; NULL = not told
+            reserved_bytes BIGINT held by the allocator after it, bytes; NULL = not told
+            peak_bytes BIGINT most that was in use since the allocator began, as it says, bytes; NULL = not told
+            name VARCHAR operation that asked for it, where the event says it; NULL = not told
+            source VARCHAR torch_allocator, xla_allocator, cuda_calls
+        """),
+    ),
+    Table(
+        "memory",
+        "device memory at its peak: a total, or a part of one",
+        _columns(f"""
+            {_TRACE}
+            {_DEVICE}
+            step BIGINT step in whose window on the host the peak lies; NULL = the whole trace
+            part VARCHAR peak_allocated (most in use at once), peak_reserved (most that the allocator held), predicted (what \
+the plan of model and mesh needs), or a part of one of them: before_recording, earlier_steps, input, forward, backward, \
+optimizer, communication, recording (handed out while recording, phase not told) by when it was handed out; in_use, cached; \
+weights, gradients, optimizer, activations, buffers, margin
+            part_of VARCHAR the total that it is a part of; NULL = it is a total
+            name VARCHAR of a part of a part: module or operator that asked for it; NULL = the part itself, or the rest
+            operator VARCHAR the operator, where name is a module; NULL = none
+            bytes BIGINT measured, bytes; the parts of a total without name add up to it, and so do those with a name, with \
+their rest (detail), to the part; NULL = unknown, see note
+            predicted_bytes BIGINT what the plan expects on the fullest device, bytes; NULL = not predicted
+            at_ns BIGINT when, ns since the origin of the trace
+            detail BOOLEAN true: a part of a part
+            source VARCHAR torch_allocator, xla_allocator, cuda_calls, plan
+            note VARCHAR what it counts, or why it is unknown
+        """),
+    ),
+    Table(
         "findings",
         "something worth a person's look",
         _columns(f"""

@@ -11,6 +11,7 @@ from tracegap.ingest.account import Windows
 from tracegap.ingest.classify.activity import shown_name
 from tracegap.ingest.idle import CAUSES, Idle, waits_of
 from tracegap.ingest.intervals import Cover
+from tracegap.reports import host_spans
 from tracegap.reports.idle_split import CHUNK, NOTHING, Labels, Thread, split
 from tracegap.reports.stage import Run
 
@@ -84,33 +85,16 @@ class _Host:
     """The spans of the threads of a trace that launch, as far as they lie in idle time."""
 
     def __init__(self, con: duckdb.DuckDBPyConnection, trace_id: str, threads: list[str], devices: Devices) -> None:
-        where = "trace_id = $1 and (list_contains($2, thread) or kind = 'overhead') and dur_ns > 0 and kind <> 'memory'"
-        con.execute(
-            f"""
-            create or replace temp table idle_labels as
-            select cast(row_number() over (order by name, kind) - 1 as integer) as label, name, kind
-            from (select distinct name, kind from host_events where {where})
-            """,
-            [trace_id, threads],
-        ).fetchall()
-        named = store.frame_of(con, "select name, kind from idle_labels order by label")
-        self.names = named["name"].to_list()
-        self.labels = Labels(self.names, named["kind"].to_list())
-        spans = store.frame_of(
-            con,
-            f"""
-            select h.event_id, h.thread, h.start_ns, h.dur_ns, l.label
-            from host_events h join idle_labels l using (name, kind) where {where}
-            """,
-            [trace_id, threads],
-        )
-        con.execute("drop table idle_labels").fetchall()
         idle_time = Cover.of(
             np.concatenate([idle.begin for *_, idle in devices]), np.concatenate([idle.end for *_, idle in devices])
         )
-        start = spans["start_ns"].to_numpy()
-        spans = spans.filter(pl.Series(idle_time.within(start, start + spans["dur_ns"].to_numpy()) > 0))
-        spans = spans.sort("event_id")
+        found = host_spans.load(
+            con, trace_id, threads, lambda start, end: idle_time.within(start, end) > 0, overhead=True
+        )
+        self.names = found.names
+        self.labels = Labels(found.names, found.kinds)
+        spans = found.spans
+        named = pl.DataFrame({"name": found.names, "kind": found.kinds}, schema={"name": pl.String, "kind": pl.String})
         kinds = self.labels.of_kind
         holding = kinds["input"] | kinds["sync"] | kinds["receive"]
         waiting = spans.filter(pl.Series(holding[spans["label"].to_numpy()]))
