@@ -1,5 +1,7 @@
 """Device memory that the plan of a run's model and mesh needs: the numbers of `tracegap plan`."""
 
+from collections.abc import Mapping
+
 import duckdb
 
 from tracegap.models import hardware, search
@@ -7,6 +9,7 @@ from tracegap.models.errors import TracegapError
 from tracegap.models.footprint import Memory
 from tracegap.models.mesh import Links, sizes
 from tracegap.models.plan import slowest
+from tracegap.models.recipe import Recipe
 from tracegap.reports import planning
 from tracegap.reports.stage import Run
 
@@ -38,12 +41,26 @@ def predicted(con: duckdb.DuckDBPyConnection, run: Run) -> tuple[Memory | None, 
             torus=run.topology.get("torus") or search.slice_shape(chip, sizes(mesh).devices),
             wrap=run.topology.get("wrap"),
         )
-        found = search.of_mesh(model, chip, mesh, run.tokens_per_step, links=links)
+        kept = ("zero",) if _gradients_are_whole(con, run.run_id, mesh) else ()
+        found = search.of_mesh(model, chip, mesh, run.tokens_per_step, Recipe(), links=links, kept=kept)
     except TracegapError as e:
         return None, f"not predicted: {e}"
     recipe = found.recipe
+    seen = ", as gradients are all-reduced" if kept else ""
     words = "" if run.mesh else "; no mesh is described: data parallel over all ranks"
     return found.plan.memory, (
-        f"fullest device; {recipe.optimizer}, ZeRO stage {recipe.zero}, recomputation {recipe.recompute}, as a plan chooses"
-        f" what fits{words}"
+        f"fullest device; {recipe.optimizer}, ZeRO stage {recipe.zero}{seen}, recomputation {recipe.recompute}; what nobody"
+        f" says is as a plan chooses what fits{words}"
     )
+
+
+def _gradients_are_whole(con: duckdb.DuckDBPyConnection, run_id: str, mesh: Mapping[str, int]) -> bool:
+    """Whether replicas all-reduce and do nothing else: then nothing is sharded over them (ZeRO stage 0)."""
+    kinds = {
+        kind
+        for (kind,) in con.execute(
+            "select distinct collective from collectives join traces using (trace_id) where run_id = ? and group_size = ?",
+            [run_id, mesh.get("data", 1)],
+        ).fetchall()
+    }
+    return "all_reduce" in kinds and kinds <= {"all_reduce", "broadcast", "barrier"}

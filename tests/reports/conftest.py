@@ -52,6 +52,19 @@ IDLE = (
 """Idle time of every step: cause, activity, name, us."""
 
 
+MEMORY: tuple[dict[str, Any], ...] = (
+    {"part": "peak_allocated", "bytes": 50_000_000_000, "source": "torch_allocator", "note": "by when"},
+    {"part": "before_recording", "part_of": "peak_allocated", "bytes": 30_000_000_000, "source": "torch_allocator"},
+    {"part": "forward", "part_of": "peak_allocated", "bytes": 20_000_000_000, "source": "torch_allocator"},
+    {"part": "forward", "part_of": "peak_allocated", "bytes": 15_000_000_000, "name": HOSTILE, "detail": True},
+    {"part": "forward", "part_of": "peak_allocated", "bytes": 5_000_000_000, "detail": True},
+    {"part": "predicted", "predicted_bytes": 60_000_000_000, "source": "plan", "note": "ZeRO stage 0"},
+    {"part": "weights", "part_of": "predicted", "predicted_bytes": 40_000_000_000, "source": "plan"},
+    {"part": "optimizer", "part_of": "predicted", "predicted_bytes": 20_000_000_000, "source": "plan"},
+)
+"""Memory of every device."""
+
+
 @contextlib.contextmanager
 def empty_store(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """An empty store with the views of the gap."""
@@ -194,6 +207,8 @@ def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: 
                 comm.append(
                     {**key, "device_id": "0", "step": step, "wait_ns": wait, "pipeline_ns": 0, "minimum_ns": 100 * US}
                 )
+    for part in MEMORY:
+        store.insert_row(con, "memory", {"trace_id": trace_id, "device_id": "0", "detail": False, **part})
     for table, rows in (
         ("ops", ops), ("op_windows", windows), ("steps", steps), ("collectives", collectives),
         ("collective_matches", matches), ("comm_windows", comm), ("step_theory", theory), ("idle_causes", idle),

@@ -33,6 +33,24 @@ _QUERIES = {
         union all by name
         select trace_id, device_id, step, cause from idle_causes where idle_ns <= 0 or gaps <= 0
     """,
+    "parts of memory add up": """
+        select t.trace_id, t.device_id, t.step, t.part from memory t
+        join memory p on p.trace_id = t.trace_id and p.device_id = t.device_id and p.step is not distinct from t.step
+                     and p.part_of = t.part and not p.detail
+        where t.part_of is null
+        group by t.trace_id, t.device_id, t.step, t.part, t.bytes, t.predicted_bytes
+        having sum(p.bytes) is distinct from t.bytes or sum(p.predicted_bytes) is distinct from t.predicted_bytes
+        union all by name
+        select t.trace_id, t.device_id, t.step, t.part from memory t
+        join memory p on p.trace_id = t.trace_id and p.device_id = t.device_id and p.step is not distinct from t.step
+                     and p.part_of = t.part_of and p.part = t.part and p.detail
+        where not t.detail group by t.trace_id, t.device_id, t.step, t.part, t.bytes having sum(p.bytes) <> t.bytes
+        union all by name
+        select trace_id, device_id, step, part from memory where bytes < 0 or predicted_bytes < 0
+        union all by name
+        select trace_id, device_id, step, part from memory
+        where part_of is null and coalesce(bytes, predicted_bytes) is null and note is null
+    """,
     "nothing is negative": f"""
         select trace_id, device_id, step from steps
         where wall_ns < 0 or least({", ".join((*(f"{s}_ns" for s in _STATES), *_IDLE_CAUSES))}) < 0
