@@ -123,8 +123,9 @@ def idle_by_cause(ops: pl.DataFrame, windows: Windows, waits: pl.DataFrame, mark
             within[wait][mine] = covered - before
             before = covered
     length = idle.end - idle.begin
-    by_cause = {cause: within[wait] for wait, cause in CAUSE_OF_WAIT.items()}
-    by_cause["idle_host"] = np.where(idle.known, idle.launch - idle.begin, 0) - sum(within.values())
+    by_cause: dict[str, Ints] = {cause: within[wait] for wait, cause in CAUSE_OF_WAIT.items()}
+    waited = np.sum(list(within.values()), axis=0, dtype=np.int64)
+    by_cause["idle_host"] = np.where(idle.known, idle.launch - idle.begin, 0) - waited
     by_cause["idle_gap"] = np.where(idle.known, idle.end - idle.launch, 0)
     by_cause["idle_unknown"] = np.where(idle.known, 0, length)
     return {f"{cause}_ns": sums_by(idle.window, by_cause[cause], len(windows.starts)) for cause in CAUSES}

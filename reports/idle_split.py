@@ -105,7 +105,8 @@ class Thread:
 
     def weak(self, told: Told) -> Mask:
         """Where that says little."""
-        return self.labels.weak[told.name] | (told.activity < 0)
+        found: Mask = self.labels.weak[told.name] | (told.activity < 0)
+        return found
 
     def boundaries(self) -> Ints:
         """Instants at which the thread turns to something else."""
@@ -214,7 +215,9 @@ def split(
             take(other.told(t, wait), here & (mine.name < 0), from_other=True)
         if wait == "input":
             what[here] = labels.code("data_loading")
-    _after_launch(labels, launched, t < called[gap], what, label, caller)
+    over = launched & (t >= called[gap])  # the call has ended: the device has its turn
+    what[over], label[over], caller[over] = labels.code(DEVICE), NONE, NONE
+    what[launched & ~over & labels.weak[label]] = labels.code("launch")
     if overhead is not None:
         said = overhead.told(t)
         quiet = np.isin(what, [NONE, labels.code("launch")]) & (said.activity >= 0)
@@ -239,11 +242,3 @@ def _waiting(held: list[Cover], instants: Ints) -> Ints:
     for number, cover in reversed(list(enumerate(held))):
         found[cover.within(instants, instants + 1) > 0] = number
     return found
-
-
-def _after_launch(labels: Labels, launched: Mask, in_call: Mask, what: Ints, label: Ints, caller: Ints) -> None:
-    """Fills in what is done once the launch call began: the call, and behind it the device has its turn."""
-    over = launched & ~in_call
-    what[over], label[over], caller[over] = labels.code(DEVICE), NONE, NONE
-    plain = launched & in_call & labels.weak[label]
-    what[plain] = labels.code("launch")

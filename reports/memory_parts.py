@@ -17,7 +17,12 @@ Mask = NDArray[np.bool_]
 BEFORE, EARLIER, RECORDING = "before_recording", "earlier_steps", "recording"
 PHASES = (
     ("optimizer", re.compile(r"^Optimizer\.|(?i:(?<![a-z])optimizer_?step(?![a-z]))")),
-    ("backward", re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|(?i:(?<![a-z])backward(?![a-z]))|^gradient_tape/|/gradient_tape/")),
+    (
+        "backward",
+        re.compile(
+            r"^autograd::engine::evaluate_function|Backward\d*$|(?i:(?<![a-z])backward(?![a-z]))|(?:^|/)gradient_tape/"
+        ),
+    ),
 )
 """Phases of a step by the name of a span around an allocation, first wins (torch/optim/optimizer.py names its steps,
 torch/csrc/autograd/engine.cpp the nodes of the backward pass, TensorFlow's tape its operations)."""
@@ -70,8 +75,8 @@ def asked(events: pl.DataFrame, host: HostSpans) -> Asked:
     flags = _flags(host)
     for name, pattern in reversed(PHASES):
         said = events["name"].fill_null("").unique()
-        mine = said.filter(pl.Series([bool(pattern.search(n)) for n in said], dtype=pl.Boolean))
-        phase[events["name"].is_in(mine.implode()).fill_null(value=False).to_numpy()] = PARTS.index(name)
+        named = said.filter(pl.Series([bool(pattern.search(n)) for n in said], dtype=pl.Boolean))
+        phase[events["name"].is_in(named.implode()).fill_null(value=False).to_numpy()] = PARTS.index(name)
     end = host.end_ns
     spans = host.spans.with_columns(end_ns=pl.Series(end))
     on_thread = spans.partition_by("thread", as_dict=True)

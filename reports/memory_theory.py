@@ -20,7 +20,10 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "margin"
 def predicted(con: duckdb.DuckDBPyConnection, run: Run) -> tuple[Memory | None, str]:
     """What the fullest device needs, and what was assumed; or None and why it cannot be planned."""
     if run.model is None:
-        return None, "not predicted: the model is not described; add [model], [mesh] and tokens_per_step to manifest.toml"
+        return (
+            None,
+            "not predicted: the model is not described; add [model], [mesh] and tokens_per_step to manifest.toml",
+        )
     if run.tokens_per_step is None:
         return None, "not predicted: tokens_per_step is not in the manifest"
     mesh = run.mesh or ({"data": run.world_size} if run.world_size else None)

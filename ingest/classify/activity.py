@@ -31,12 +31,16 @@ _RULES = tuple(
             r"|^(?:cu|hip)Mem(?:Alloc|Free|Create|Release|Map|Unmap|SetAccess|Address|Host|Pool|ExportTo|ImportFrom)"
             r"|empty_cache|MemAllocator::Alloc|TpuAllocator::Allocate",
         ),
-        ("copy", r"^(?:cuda|cu|hip)Memcpy|BufferFrom(?:Host|PyVal)|^DevicePut|^device_put|TransferToDevice|CopyToDevice"),
+        (
+            "copy",
+            r"^(?:cuda|cu|hip)Memcpy|BufferFrom(?:Host|PyVal)|^DevicePut|^device_put|TransferToDevice|CopyToDevice",
+        ),
         (
             "compilation",
             r"\(dynamo_timed\)$|^(?:cu|hip)(?:Module|Library|Link|Kernel)(?:Load|Unload|Get|Create|Add|Complete)"
             r"|^(?:nvrtc|hiprtc)|^(?:cuda|hip)(?:GraphInstantiate|Library)|Lazy Function Loading|Module Loading|\bJIT\b"
-            r"|torch/_(?:dynamo/(?!eval_frame)|inductor/)\S*\.py\(\d+\): \w*(?:compile|codegen|convert_frame|transform|lower|benchmark)"
+            r"|torch/_(?:dynamo/(?!eval_frame)|inductor/)\S*\.py\(\d+\): "
+            r"\w*(?:compile|codegen|convert_frame|transform|lower|benchmark)"
             r"|triton/\S*\.py\(\d+\): \w*(?:compile|autotune|bench|_init_handles)"
             r"|^\$(?:compiler|pxla|mlir|pjit|stages)\.py:\d+ \w*(?:compile|lower|trace)"
             r"|PjRt\w*Client::Compile|PJRT_Client_Compile|XlaCompile|backend_compile|^LoadProgram|HloPassPipeline|^HLO passes?\b",

@@ -389,8 +389,10 @@ class Collector:
         return self._calls.joined()
 
     def samples(self) -> dict[str, NDArray[Any]]:
-        """Samples of memory, taken out: device (a text), time in ns, bytes allocated and reserved, thread, and the piece that
-        was handed out (negative: given back; 0: not told) with its address. NONE: not told.
+        """Samples of memory, taken out; NONE where something is not told.
+
+        Device (a text), time in ns, bytes allocated and reserved, thread, and the piece that was handed out (negative:
+        given back; 0: not told) with its address.
         """
         return self._samples.joined()
 

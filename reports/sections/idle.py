@@ -81,7 +81,9 @@ def build(ctx: Context) -> Section:
             if not idle_ns
             else "What the host did in idle time has not been worked out: the run was evaluated by an older version."
         )
-        return Section(title=title, sentence=said, todo="" if not idle_ns else "Evaluate it again: tracegap report RUN.")
+        return Section(
+            title=title, sentence=said, todo="" if not idle_ns else "Evaluate it again: tracegap report RUN."
+        )
     rows = query.rows.with_columns(
         pl.col("cause").map_elements(lambda c: BY_COLUMN[f"{c}_ns"].title, pl.String).alias("why"),
         pl.col("activity").replace_strict(ACTIVITIES, default="the launch is not in the file").alias("doing"),

@@ -105,9 +105,7 @@ def build(ctx: Context) -> Section:
 def _sentence(first: dict[str, Any], parts: pl.DataFrame, measured: int) -> str:
     peak = first["peak_allocated_bytes"]
     if not measured:
-        return (
-            f"The traces hold no memory events; by the plan the fullest device needs {people.size(first['predicted_bytes'])}."
-        )
+        return f"The traces hold no memory events; by the plan the fullest device needs {people.size(first['predicted_bytes'])}."
     if peak is None:
         said = f"At most {people.size(first['peak_reserved_bytes'])} were held on the fullest device, as far as the trace tells."
     else:

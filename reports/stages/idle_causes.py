@@ -109,9 +109,7 @@ class _Host:
 
     def _made(self, spans: pl.DataFrame) -> Thread:
         start = spans["start_ns"].to_numpy()
-        return Thread(
-            self.labels, start, start + spans["dur_ns"].to_numpy(), spans["label"].cast(pl.Int64).to_numpy()
-        )
+        return Thread(self.labels, start, start + spans["dur_ns"].to_numpy(), spans["label"].cast(pl.Int64).to_numpy())
 
     def thread(self, name: str) -> Thread:
         """A thread; without a span where nothing of it was recorded in idle time."""

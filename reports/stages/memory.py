@@ -8,6 +8,7 @@ import polars as pl
 
 from tracegap.ingest import store
 from tracegap.ingest.intervals import Ints
+from tracegap.models.footprint import Memory
 from tracegap.reports import host_spans, memory_theory
 from tracegap.reports.memory_parts import BEFORE, asked, lifetimes, parts_at
 from tracegap.reports.stage import Run
@@ -35,7 +36,8 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
     """Fills memory."""
     predicted = _predicted(*memory_theory.predicted(con, run))
     devices = con.execute(
-        "select trace_id, device_id from devices join traces using (trace_id) where run_id = ? order by 1, 2", [run.run_id]
+        "select trace_id, device_id from devices join traces using (trace_id) where run_id = ? order by 1, 2",
+        [run.run_id],
     ).fetchall()
     for trace_id, device_id in devices:
         rows = pl.concat([_measured(con, trace_id, device_id), predicted])
@@ -46,15 +48,16 @@ def _frame(rows: list[dict[str, object]]) -> pl.DataFrame:
     return pl.DataFrame([{"detail": False} | row for row in rows], schema=_ROWS)
 
 
-def _predicted(memory: memory_theory.Memory | None, note: str) -> pl.DataFrame:
+def _predicted(memory: Memory | None, note: str) -> pl.DataFrame:
     """Rows of what the plan needs; of a run that cannot be planned one that says why."""
-    total = {"part": "predicted", "source": "plan", "note": note}
+    total: dict[str, object] = {"part": "predicted", "source": "plan", "note": note}
     if memory is None:
         return _frame([total])
     parts = {name: round(getattr(memory, name)) for name in memory_theory.PARTS}
     rows: list[dict[str, object]] = [total | {"predicted_bytes": sum(parts.values())}]
     rows += [
-        {"part": name, "part_of": "predicted", "predicted_bytes": size, "source": "plan"} for name, size in parts.items()
+        {"part": name, "part_of": "predicted", "predicted_bytes": size, "source": "plan"}
+        for name, size in parts.items()
     ]
     return _frame(rows)
 
@@ -153,16 +156,16 @@ def _allocated(
 
         why = asked(events, host_spans.load(con, trace_id, events["thread"].drop_nulls().unique().to_list(), near))
     limit = events["peak_bytes"].max()
-    for step, at in peaks:
-        same = {"step": step, "at_ns": int(at_ns[at]), "source": source}
+    for of_step, at in peaks:
+        same: dict[str, object] = {"step": of_step, "at_ns": int(at_ns[at]), "source": source}
         total = same | {"part": "peak_allocated", "bytes": int(in_use[at]), "note": _SINCE}
-        if step is None and isinstance(limit, int) and limit > in_use[at]:
+        if of_step is None and isinstance(limit, int) and limit > in_use[at]:
             total["note"] = f"{_SINCE}; the allocator says that {limit:,} bytes were in use before"
         if ends is None:
             yield _frame([total | {"note": _NO_ADDRESS}])
             continue
-        begin = next((b for n, b, e in windows if b <= at_ns[at] < e and step in (None, n)), None)
-        parts = parts_at(at, ends, events, why, begin, named=step is None)
+        since = next((b for n, b, e in windows if b <= at_ns[at] < e and of_step in (None, n)), None)
+        parts = parts_at(at, ends, events, why, since, named=of_step is None)
         if any(part["part"] == BEFORE and part["bytes"] < 0 for part in parts):
             yield _frame([total | {"note": _CONTRADICT}])
             continue

@@ -18,9 +18,9 @@ def frame(rows, schema):
     return pl.DataFrame([{c: row.get(c) for c in schema} for row in rows], schema=schema)
 
 
-def kernel(i, start, end, launch=None, thread="1/1", device="0"):
+def kernel(i, start, end, launch=None, thread="1/1"):
     return {
-        "op_id": i, "device_id": device, "stream": "7", "name": f"k{i}", "op_class": "elementwise", "start_ns": start,
+        "op_id": i, "device_id": "0", "stream": "7", "name": f"k{i}", "op_class": "elementwise", "start_ns": start,
         "dur_ns": end - start, "cost_source": "none", "cost_note": "made by hand", "launch_ns": launch,
         "launch_thread": thread if launch is not None else None,
     }  # fmt: skip
@@ -122,7 +122,10 @@ def test_while_the_launching_thread_has_nothing_to_do_the_thread_of_the_steps_is
         ("idle_gap", "launch", "cudaLaunchKernel", evaluate, "launching"): (5, 1),
         ("idle_gap", "device", None, None, "launching"): (5 + 10, 2),
         ("idle_host", "operator", "torch::autograd::AccumulateGrad", None, "other"): (40, 1),
-        ("idle_host", "thread_wait", "<built-in method run_backward of torch._C._EngineBase>", None, "launching"): (30, 1),
+        ("idle_host", "thread_wait", "<built-in method run_backward of torch._C._EngineBase>", None, "launching"): (
+            30,
+            1,
+        ),
     }
 
 
@@ -148,15 +151,21 @@ def test_waits_come_in_their_order_and_those_of_the_thread_of_the_steps_count(co
         ("idle_sync", "synchronisation", "cudaStreamSynchronize", None, "other"): (15, 1),
         ("idle_sync", "synchronisation", "cudaEventSynchronize", None, "launching"): (15, 1),
     }
-    assert con.execute("select idle_pipeline_ns, idle_input_ns, idle_sync_ns, idle_host_ns from step_gap").fetchall() == [
-        (70, 50, 60, 20)
-    ]
+    assert con.execute(
+        "select idle_pipeline_ns, idle_input_ns, idle_sync_ns, idle_host_ns from step_gap"
+    ).fetchall() == [(70, 50, 60, 20)]
 
 
 def test_a_launch_call_that_blocks_is_told_from_the_device_being_late(con):
     put(
         con,
-        [kernel(1, 0, 100, 0), kernel(2, 300, 400, 50), kernel(3, 700, 800, 420), kernel(4, 850, 900), kernel(5, 950, 960, 910)],
+        [
+            kernel(1, 0, 100, 0),
+            kernel(2, 300, 400, 50),
+            kernel(3, 700, 800, 420),
+            kernel(4, 850, 900),
+            kernel(5, 950, 960, 910),
+        ],
         [
             span("aten::mm", "op", 410, 690),
             span("cudaLaunchKernel", "launch", 420, 680),
@@ -206,7 +215,8 @@ def test_rows_add_up_to_the_causes_of_the_step(con, kernels, spans, two_steps):
     for table in ("traces", "ops", "steps", "host_events", "op_windows", "devices", "idle_causes", "runs", "peaks"):
         con.execute(f"delete from {table}").fetchall()
     ops = [
-        kernel(i, start, start + dur, launch, thread) for i, (start, dur, launch, thread) in enumerate(sorted(kernels, key=str))
+        kernel(i, start, start + dur, launch, thread)
+        for i, (start, dur, launch, thread) in enumerate(sorted(kernels, key=str))
     ]
     marks = ((0, 0, 400), (1, 400, 600)) if two_steps else ((0, 0, 1000),)
     put(con, ops, [span(n, k, s, s + d, t) for (n, k), s, d, t in spans], marks, whole=False)

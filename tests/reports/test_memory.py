@@ -29,10 +29,10 @@ def span(name, kind, start, end, thread="1/1"):
     return {"thread": thread, "kind": kind, "name": name, "start_ns": start, "dur_ns": end - start}
 
 
-def piece(ts, address, size, in_use, held=None, thread="1/1", name=None, source="torch_allocator"):
+def piece(ts, address, size, in_use, held=None, *, thread="1/1", source="torch_allocator"):
     return {
         "device_id": "0", "thread": thread, "ts_ns": ts, "address": address, "bytes": size, "allocated_bytes": in_use,
-        "reserved_bytes": held, "name": name, "source": source,
+        "reserved_bytes": held, "source": source,
     }  # fmt: skip
 
 
@@ -144,7 +144,9 @@ def test_calls_of_cuda_tell_what_is_held_at_least(con):
 def test_releases_that_are_missing_are_no_memory(con):
     put(con, [piece(10, 1, 200, 200), piece(20, 2, 300, 300)])  # the first is gone, nothing says so
     assert parts(con, None) == {(None, "peak_allocated", None, None): 300}
-    assert "releases are missing" in con.execute("select note from memory where part = 'peak_allocated'").fetchall()[0][0]
+    assert (
+        "releases are missing" in con.execute("select note from memory where part = 'peak_allocated'").fetchall()[0][0]
+    )
 
 
 def test_a_trace_without_memory_events_says_how_to_record_them(con):

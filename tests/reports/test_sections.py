@@ -416,7 +416,9 @@ def test_idle_time_is_that_of_the_step(con: Con, make_run: Make) -> None:
 
 def test_idle_time_of_which_nothing_is_recorded_says_how_to_record_it(con: Con, make_run: Make) -> None:
     make_run()
-    con.execute("update idle_causes set activity = 'nothing_recorded', name = null where cause = 'idle_input'").fetchall()
+    con.execute(
+        "update idle_causes set activity = 'nothing_recorded', name = null where cause = 'idle_input'"
+    ).fetchall()
     con.execute("update idle_causes set activity = 'annotation' where cause = 'idle_sync'").fetchall()
     assert "with_stack=True" in built(con, idle).todo  # 10 + 100 + 50 of 300 us
 

@@ -91,8 +91,17 @@ def test_input_ranges(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["get_batch_norm_params", "get_batch_size", "forward", "upload_data_loaders_done_x", "batch", "dataloader.to(device)",
-     "eval_next_token", "data transfer"]
+    "name",
+    [
+        "get_batch_norm_params",
+        "get_batch_size",
+        "forward",
+        "upload_data_loaders_done_x",
+        "batch",
+        "dataloader.to(device)",
+        "eval_next_token",
+        "data transfer",
+    ],
 )
 def test_ranges_that_are_not_input(name: str) -> None:
     assert host_kind(name, "user_annotation") == "annotation"

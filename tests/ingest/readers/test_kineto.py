@@ -399,7 +399,13 @@ def test_memory_samples_are_counters(tmp_path: Path) -> None:
 
 
 def test_memory_events_keep_piece_and_thread(tmp_path: Path) -> None:
-    args = {"Device Type": 1, "Device Id": 0, "Addr": 140_000_000_000_000, "Total Allocated": 1024, "Total Reserved": 4096}
+    args = {
+        "Device Type": 1,
+        "Device Id": 0,
+        "Addr": 140_000_000_000_000,
+        "Total Allocated": 1024,
+        "Total Reserved": 4096,
+    }
     sample = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 2, "ts": 3}
     old = {"Device Type": 0, "Device Id": -1, "Bytes": 4}  # PyTorch 1.9: no address, no totals
     events = [kernel(0, 1), sample | {"args": args | {"Bytes": 512}}, sample | {"ts": 5, "args": args | {"Bytes": -512}},

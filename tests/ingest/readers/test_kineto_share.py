@@ -37,7 +37,7 @@ def _events() -> list[dict[str, Any]]:
             {"ph": "s", "cat": "ac2g", "id": i, "pid": 1, "tid": thread, "ts": at + 2, "name": "ac2g"},
             {
                 "ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": thread, "ts": at + 4, "s": "t",
-                "args": {"Total Allocated": i, "Total Reserved": 2 * i, "Device Type": 1, "Device Id": 0, "Addr": 9 * i, "Bytes": i},
+                "args": {"Total Allocated": i, "Total Reserved": 2 * i, "Device Type": 1, "Device Id": 0, "Addr": 9, "Bytes": i},
             },
             {"ph": "B", "cat": "user_annotation", "name": f"part{i % 5}", "pid": 1, "tid": 9, "ts": at},
             {"ph": "E", "cat": "user_annotation", "name": f"part{i % 5}", "pid": 1, "tid": 9, "ts": at + 50},

@@ -555,7 +555,12 @@ def test_memory_of_the_allocators_of_gpus_and_tpus(read):
     host = Builder("/host:CPU").line(
         "main",
         ("MemoryDeallocation", 3000, 0, {"index_on_host": 1, "bytes_allocated": 0, "addr": 77}),
-        ("MemoryAllocation", 1000, 0, {"allocator_name": "GPU_3_bfc", "allocation_bytes": 512, "tf_op": "dot", **totals}),
+        (
+            "MemoryAllocation",
+            1000,
+            0,
+            {"allocator_name": "GPU_3_bfc", "allocation_bytes": 512, "tf_op": "dot", **totals},
+        ),
         ("MemoryDeallocation", 2000, 0, {"allocator_name": "GPU_3_bfc", "allocation_bytes": 512, **totals}),
         ("MemoryAllocation", 1000, 0, {"allocator_name": "gpu_host_bfc", "allocation_bytes": 512, **totals}),
         ident=5,
