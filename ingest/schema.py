@@ -372,18 +372,19 @@ recv, send_recv, permute, barrier; NULL = unknown kind
             {_DEVICE}
             step BIGINT step in whose window on the host the peak lies; NULL = the whole trace
             part VARCHAR peak_allocated (most in use at once), peak_reserved (most that the allocator held), predicted (what \
-the plan of model and mesh needs), or a part of one of them: before_recording, earlier_steps, input, forward, backward, \
+the plan of model and mesh needs), program (what the compiler planned for the largest program), or a part of one of them: before_recording, earlier_steps, input, forward, backward, \
 optimizer, communication, recording (handed out while recording, phase not told) by when it was handed out; in_use, cached; \
-weights, gradients, optimizer, activations, buffers, margin
+weights, gradients, optimizer, activations, buffers, margin; parameters, outputs, constants, temporaries
             part_of VARCHAR the total that it is a part of; NULL = it is a total
             name VARCHAR of a part of a part: module or operator that asked for it; NULL = the part itself, or the rest
             operator VARCHAR the operator, where name is a module; NULL = none
             bytes BIGINT measured, bytes; the parts of a total without name add up to it, and so do those with a name, with \
 their rest (detail), to the part; NULL = unknown, see note
-            predicted_bytes BIGINT what the plan expects on the fullest device, bytes; NULL = not predicted
+            predicted_bytes BIGINT what the plan expects on the fullest device, or the compiler on each, bytes; NULL = not \
+predicted
             at_ns BIGINT when, ns since the origin of the trace
             detail BOOLEAN true: a part of a part
-            source VARCHAR torch_allocator, xla_allocator, cuda_calls, plan
+            source VARCHAR torch_allocator, xla_allocator, cuda_calls, plan, hlo
             note VARCHAR what it counts, or why it is unknown
         """),
     ),

@@ -49,8 +49,8 @@ INPUT = (
 Sources: torch/utils/data/dataloader.py and _utils of DataPipes (`_profile_name`); pytorch_lightning's profiler actions
 `[_TrainingEpochLoop].train_dataloader_next`, `[_EvaluationLoop].val_next`; torchtnt/framework/train.py; TensorFlow and
 xprof's xplane_schema.cc (IteratorGetNextOp, IteratorGetNextAsOptionalOp, DeviceInputPipelineSecondIterator) and the
-operators InfeedEnqueue, InfeedEnqueueTuple; megatron/training (`batch-generator`); the official ImageNet and StyleGAN
-trainers (`data_fetch`, `dataloader_next`)."""
+operators InfeedEnqueue, InfeedEnqueueTuple; megatron/training (`batch-generator`); NVIDIA's StyleGAN trainers
+(`data_fetch`)."""
 
 INPUT_FRAME = re.compile(
     r"torch/utils/data/dataloader\.py\(\d+\): __next__$|torchdata/\S*\.py\(\d+\): __next__$"

@@ -19,7 +19,7 @@ select
     any_value(try_cast(d.properties ->> 'memory_bytes' as bigint)) as capacity_bytes,
     min(m.note) filter (part like 'peak_%' and m.bytes is null) as why_not,
     min(m.note) filter (part = 'predicted') as plan,
-    any_value(m.source) filter (m.source <> 'plan') as source
+    any_value(m.source) filter (m.source not in ('plan', 'hlo')) as source
 from memory m
 join traces t using (trace_id)
 join devices d on d.trace_id = m.trace_id and d.device_id = m.device_id
@@ -51,10 +51,19 @@ WORDS = {
     "activations": ("activations", theme.ORANGE),
     "buffers": ("buffers", theme.GREY),
     "margin": ("margin for fragmentation", theme.GREY),
+    "parameters": ("arguments: weights, states, batch", theme.BLUE),
+    "outputs": ("results", theme.TEAL),
+    "constants": ("constants", theme.GREY),
+    "temporaries": ("temporary: activations, gradients", theme.ORANGE),
 }
 """Words and colours of parts; the optimizer of a plan is `states`."""
 _STATES = ("optimizer states", theme.TEAL)
-_BARS = {"peak_allocated": "in use", "peak_reserved": "held by the allocator", "predicted": "planned"}
+_BARS = {
+    "peak_allocated": "in use",
+    "peak_reserved": "held by the allocator",
+    "predicted": "planned",
+    "program": "compiled program",
+}
 _RECORD = (
     "Record memory events: profile_memory=True (torch.profiler), nsys --cuda-memory-usage=true; XLA's allocators on GPU and"
     " TPU write them into every profile of the host."

@@ -1,5 +1,6 @@
 """Device memory at its peak, measured where the traces hold memory events, beside what the plan of the run needs."""
 
+import json
 from collections.abc import Iterator
 
 import duckdb
@@ -40,7 +41,7 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
         [run.run_id],
     ).fetchall()
     for trace_id, device_id in devices:
-        rows = pl.concat([_measured(con, trace_id, device_id), predicted])
+        rows = pl.concat([_measured(con, trace_id, device_id), _program(con, trace_id), predicted])
         store.insert(con, "memory", rows.with_columns(trace_id=pl.lit(trace_id), device_id=pl.lit(device_id)))
 
 
@@ -60,6 +61,19 @@ def _predicted(memory: Memory | None, note: str) -> pl.DataFrame:
         for name, size in parts.items()
     ]
     return _frame(rows)
+
+
+def _program(con: duckdb.DuckDBPyConnection, trace_id: str) -> pl.DataFrame:
+    """Rows of the program that needs most, as its compiler planned it."""
+    ((text,),) = con.execute("select facts -> 'largest_program' from traces where trace_id = ?", [trace_id]).fetchall()
+    if text is None:
+        return _frame([])
+    found = json.loads(text)
+    parts = {part: size for part, size in found["bytes"].items() if size}
+    note = f"{found['entry']}: the compiler's buffer assignment of the largest program, default memory space"
+    rows: list[dict[str, object]] = [{"part": "program", "note": note, "predicted_bytes": sum(parts.values())}]
+    rows += [{"part": part, "part_of": "program", "predicted_bytes": size} for part, size in parts.items()]
+    return _frame([row | {"source": "hlo"} for row in rows])
 
 
 def _measured(con: duckdb.DuckDBPyConnection, trace_id: str, device_id: str) -> pl.DataFrame:
