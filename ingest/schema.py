@@ -372,7 +372,8 @@ recv, send_recv, permute, barrier; NULL = unknown kind
             {_DEVICE}
             step BIGINT step in whose window on the host the peak lies; NULL = the whole trace
             part VARCHAR peak_allocated (most in use at once), peak_reserved (most that the allocator held), predicted (what \
-the plan of model and mesh needs), program (what the compiler planned for the largest program), or a part of one of them: before_recording, earlier_steps, input, forward, backward, \
+the plan of model and mesh needs), program (what the compiler planned for the largest program), or a part of one of them: \
+before_recording, earlier_steps, input, forward, backward, \
 optimizer, communication, recording (handed out while recording, phase not told) by when it was handed out; in_use, cached; \
 weights, gradients, optimizer, activations, buffers, margin; parameters, outputs, constants, temporaries
             part_of VARCHAR the total that it is a part of; NULL = it is a total
