@@ -145,7 +145,7 @@ def test_waits_come_in_their_order_and_those_of_the_thread_of_the_steps_count(co
     )
     assert rows(con) == {
         ("idle_pipeline", "communication", "gloo:recv", None, "other"): (20 + 50, 1),
-        ("idle_sync", "synchronisation", "cudaDeviceSynchronize", None, "other"): (30, 1),
+        ("idle_sync", "synchronisation", "cudaDeviceSynchronize", "gloo:recv", "other"): (30, 1),
         ("idle_host", "nothing_recorded", None, None, "launching"): (10 + 10, 1),
         ("idle_input", "data_loading", "load_batch", None, "other"): (50, 1),
         ("idle_sync", "synchronisation", "cudaStreamSynchronize", None, "other"): (15, 1),
@@ -228,3 +228,24 @@ def test_rows_add_up_to_the_causes_of_the_step(con, kernels, spans, two_steps):
     }
     want = {(w["step"], c): w[f"{c}_ns"] for w in wanted for c in CAUSES if w[f"{c}_ns"]}
     assert got == want
+
+
+def test_the_gap_before_a_step_lies_in_the_step_before(con):
+    """A step begins with its first kernel: what its host does before that is the end of the window before."""
+    put(
+        con,
+        [kernel(1, 100, 200, 90), kernel(2, 310, 400, 300), kernel(3, 450, 500, 450)],
+        [
+            span("ProfilerStep#0", "step", 0, 250),
+            span("ProfilerStep#1", "step", 250, 1000),
+            span("load_batch", "input", 260, 290),
+        ],
+        ((0, 0, 250), (1, 250, 750)),
+    )
+    found = con.execute("select step, cause, activity, idle_ns from idle_causes order by all").fetchall()
+    assert found == [
+        (0, "idle_gap", "device", 10),
+        (0, "idle_host", "nothing_recorded", 60 + 10),
+        (0, "idle_input", "data_loading", 30),
+        (1, "idle_host", "nothing_recorded", 50),
+    ]
