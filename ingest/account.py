@@ -1,4 +1,4 @@
-"""The time account of one device: states, shares and idle causes (design, section 3). Measures; predicts nothing.
+"""The time account of one device: states and shares (design, section 3; idle causes: `ingest.idle`). Measures; predicts nothing.
 
 A device's timeline is cut at every start and end of an operation and of a step window. Each piece is in exactly one
 state, and belongs in equal parts to the operations of that state that run in it.
@@ -11,13 +11,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracegap.ingest.intervals import Cover, Floats, Ints, apportion, cut, gaps, increasing, sorted_unique, sums_by
+from tracegap.ingest.intervals import Floats, Ints, apportion, cut, sorted_unique, sums_by
 from tracegap.models.ops import STATE_OF_CLASS, State
 
 WORK_STATES = (State.COMPUTE, State.EXPOSED_COMM, State.EXPOSED_COPY)
 """States with work, first wins."""
-WAITS = ("input", "sync")
-"""Kinds of host events in which a thread waits."""
 _LAST = np.iinfo(np.int64).max
 OUTSIDE = -1
 """Window index of what lies in no step window."""
@@ -162,63 +160,3 @@ def shares(starts: Ints, ends: Ints, states: Ints, windows: Windows) -> Shares:
     times[:-1, tile_window[inside]] = worked[inside].T
     times[-1] = windows.ends - windows.starts - times.sum(axis=0)
     return Shares(pieces.of, window, dur, share, times)
-
-
-IDLE_CAUSES = ("idle_host_ns", "idle_sync_ns", "idle_input_ns", "idle_gap_ns", "idle_unknown_ns")
-
-
-def idle_by_cause(ops: pl.DataFrame, windows: Windows, host: pl.DataFrame, mark_thread: str | None) -> dict[str, Ints]:
-    """Idle time of each window by cause; the causes add up to the idle time of the window.
-
-    An idle interval [a, b) ends with the next operation, whose launch call began at h. From h on it is `idle_gap`;
-    before, the host had not begun: in an input range `idle_input`, else in a synchronisation `idle_sync`, else
-    `idle_host`. Where the launch is not in the file, `idle_unknown`.
-
-    Args:
-        ops: op_id, start_ns, dur_ns, launch_ns, launch_thread of the operations of one device.
-        windows: the step windows.
-        host: host events (thread, kind, start_ns, dur_ns).
-        mark_thread: thread that carries the step marks; its ranges count beside those of the launching thread.
-    """
-    out = {cause: np.zeros(len(windows.starts), dtype=np.int64) for cause in IDLE_CAUSES}
-    if not len(ops) or not len(windows.starts):
-        return out
-    ops = ops.select("op_id", "start_ns", "dur_ns", "launch_ns", "launch_thread")
-    if not (increasing(ops["start_ns"].to_numpy()) and increasing(ops["op_id"].to_numpy())):
-        ops = ops.sort("start_ns", "op_id")
-    starts = ops["start_ns"].to_numpy()
-    ends = starts + ops["dur_ns"].to_numpy()
-    lo, hi = int(windows.starts[0]), int(windows.ends[-1])
-    edges, tile_window = windows.tiles(lo, hi)
-    pieces = cut(*gaps(starts, ends, lo, hi), edges)
-    inside = tile_window[pieces.tile] != OUTSIDE
-    a, b, window = pieces.begin[inside], pieces.end[inside], tile_window[pieces.tile][inside]
-
-    if ops["launch_ns"].null_count() == len(ops):
-        out["idle_unknown_ns"] = sums_by(window, b - a, len(windows.starts))
-        return out
-    following = np.searchsorted(starts, b, side="left")
-    has_next = following < len(starts)
-    following = np.minimum(following, len(starts) - 1)
-    launch = ops["launch_ns"][following]
-    known = has_next & launch.is_not_null().to_numpy()
-    launched = ops.select(pl.col("launch_thread").gather(following[known]).fill_null(""))
-    h = np.clip(launch.fill_null(0).to_numpy(), a, b)
-
-    spans = host.filter(pl.col("kind").is_in(WAITS) & pl.col("dur_ns").is_not_null())
-    input_ns, held_ns = np.zeros_like(a), np.zeros_like(a)
-    for thread in launched["launch_thread"].unique():
-        mine = np.flatnonzero(known)[launched.select(pl.col("launch_thread") == thread).to_series().to_numpy()]
-        near = spans.filter(pl.col("thread").is_in([thread, mark_thread or thread]))
-        for kinds, into in ((["input"], input_ns), (["input", "sync"], held_ns)):
-            held = near.filter(pl.col("kind").is_in(kinds))
-            begin = held["start_ns"].to_numpy()
-            into[mine] = Cover.of(begin, begin + held["dur_ns"].to_numpy()).within(a[mine], h[mine])
-    by_cause = {
-        "idle_input_ns": input_ns,
-        "idle_sync_ns": held_ns - input_ns,
-        "idle_host_ns": np.where(known, h - a, 0) - held_ns,
-        "idle_gap_ns": np.where(known, b - h, 0),
-        "idle_unknown_ns": np.where(known, 0, b - a),
-    }
-    return {cause: sums_by(window, by_cause[cause], len(windows.starts)) for cause in IDLE_CAUSES}

@@ -10,9 +10,9 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from tracegap.ingest import account, manifest, steps, store
+from tracegap.ingest import account, idle, manifest, steps, store
 from tracegap.ingest.intervals import Cover, sums_by
-from tracegap.ingest.trace import HOST_EVENTS, Device, Trace
+from tracegap.ingest.trace import Device, Trace
 from tracegap.models import hardware
 from tracegap.models.ops import State
 
@@ -72,7 +72,7 @@ def put_tables(out: Sink, trace: Trace, trace_id: str, run_id: str) -> int:
     held = []
     for batch in trace.host_batches():
         out.add("host_events", batch, trace_id=trace_id)
-        held.append(batch.filter(pl.col("kind").is_in(account.WAITS)).cast(HOST_EVENTS))  # type: ignore[arg-type]
+        held.append(idle.waits_of(batch))
     waits = pl.concat(held)
     stored = 0
     for device_id, ops in trace.by_device():
@@ -88,7 +88,21 @@ def put_tables(out: Sink, trace: Trace, trace_id: str, run_id: str) -> int:
         out.add("collectives", comm, trace_id=trace_id, device_id=device_id, rank=rank)
         del accounted, comm
     out.add("counters", trace.counters, trace_id=trace_id)
+    out.add("memory_events", _on_devices(trace.memory, trace.devices), trace_id=trace_id)
     return stored
+
+
+def _on_devices(memory: pl.DataFrame, devices: list[Device]) -> pl.DataFrame:
+    """Memory events under the name that a device has in the file.
+
+    ROCm numbers devices by node in device work, and as the process sees them in its allocator: where one device has work
+    and one other number has memory, they are the same.
+    """
+    known = {device.device_id for device in devices}
+    others = set(memory["device_id"].unique()) - known - {"cpu"}
+    if len(others) == 1 and len(known) == 1 and not known & {"cpu", *memory["device_id"].unique()}:
+        return memory.with_columns(device_id=pl.col("device_id").replace(others.pop(), next(iter(known))))
+    return memory
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,7 +117,7 @@ class Accounted:
 
 
 def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.DataFrame) -> Accounted:
-    """Windows, states, shares and idle causes of one device; `waits` are the host's spans of waiting."""
+    """Windows, states, shares and idle causes of one device; `waits` are the host's spans of waiting (`idle`)."""
     marks = steps.marks_of(trace.step_marks, device_id)
     ops = steps.assign(ops, marks, trace.issues)
     found = steps.windows_of(ops.select(*steps.NEEDED), marks, trace.issues)
@@ -120,7 +134,8 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
         at = np.searchsorted(windows.starts, starts, side="right") - 1
         ops = ops.with_columns(step=pl.Series(at).replace(-1, None).cast(pl.Int64))
     thread = marks["thread"].drop_nulls()
-    idle = account.idle_by_cause(ops, windows, waits, str(thread[0]) if len(thread) else None)
+    mark_thread = str(thread[0]) if len(thread) else None
+    causes = idle.idle_by_cause(ops, windows, waits, mark_thread)
     comm_state = account.WORK_STATES.index(State.EXPOSED_COMM)
     compute_state = account.WORK_STATES.index(State.COMPUTE)
     is_comm = states == comm_state
@@ -159,7 +174,8 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
             "incomplete_reason": pl.Series(found.incomplete, dtype=pl.String),
             "kernels": found.kernels,
             **{f"{s.value}_ns": shares.times[i] for i, s in enumerate((*account.WORK_STATES, State.IDLE))},
-            **idle,
+            **causes,
+            "mark_thread": pl.Series([mark_thread] * len(found.steps), dtype=pl.String),
         }
     )
     return Accounted(

@@ -173,8 +173,10 @@ TABLES = (
             idle_host_ns BIGINT part of idle: the host had not begun to launch, ns
             idle_sync_ns BIGINT part of idle: the host sat in a synchronisation, ns
             idle_input_ns BIGINT part of idle: the host was loading data, ns
+            idle_pipeline_ns BIGINT part of idle: the host sat in a receive from another rank, ns
             idle_gap_ns BIGINT part of idle: after the launch call began, ns
             idle_unknown_ns BIGINT part of idle: nothing in the trace tells, ns
+            mark_thread VARCHAR host thread that carries the step marks; NULL = they are on the device, or none
         """),
         key=("trace_id", "device_id", "step"),
     ),
@@ -185,11 +187,16 @@ TABLES = (
             {_TRACE}
             {_DEVICE}
             step BIGINT step in whose window it lies
-            cause VARCHAR bucket of the waterfall: idle_host, idle_sync, idle_input, idle_gap, idle_pipeline, idle_unknown
-            activity VARCHAR what the launching thread did: operator, python, garbage_collection, data_loading, allocation, \
-compilation, synchronisation, copy, launch, nothing_recorded; NULL = the launch is not in the file
-            name VARCHAR innermost host event that tells it; NULL = none
-            idle_ns BIGINT idle time, ns; over the rows of a step and cause it adds up to that bucket
+            cause VARCHAR bucket of the waterfall: idle_host, idle_sync, idle_input, idle_pipeline, idle_gap, idle_unknown
+            activity VARCHAR what the host did: operator, python, annotation (in a named range, nothing else recorded), \
+garbage_collection, data_loading, allocation, compilation, synchronisation, copy, launch, communication, thread_wait, \
+system_call, runtime (another call of driver or runtime), profiler, device (it had launched: the device had not begun), \
+nothing_recorded; NULL = the launch is not in the file
+            name VARCHAR host event that tells it; NULL = none, or the names that take least time together
+            caller VARCHAR what called it: operator, Python frame, module or range around it; NULL = none
+            of_thread VARCHAR launching: of the thread that launches the next operation; other: that one had nothing \
+recorded or waited, and this is the thread of the step marks, or the one that launched the operation before
+            idle_ns BIGINT idle time, ns; over the rows of a step and cause it adds up to that column of steps
             gaps BIGINT idle intervals that it lies in
         """),
     ),
@@ -416,6 +423,48 @@ collective_bytes
             note VARCHAR what was said
             author VARCHAR who said it
             noted_at TIMESTAMP when, UTC
+        """),
+    ),
+    Table(
+        "memory_events",
+        "a piece of device memory handed out or given back",
+        _columns(f"""
+            {_TRACE}
+            {_DEVICE}
+            thread VARCHAR host thread, a host_events.thread; NULL = not told
+            ts_ns BIGINT time on the host, ns since the origin of the trace
+            address BIGINT address of the piece; NULL = not told
+            bytes BIGINT size of the piece, bytes; negative = given back; NULL = not told
+            allocated_bytes BIGINT in use after it, as the allocator counts, bytes; NULL = not told
+            reserved_bytes BIGINT held by the allocator after it, bytes; NULL = not told
+            peak_bytes BIGINT most that was in use since the allocator began, as it says, bytes; NULL = not told
+            name VARCHAR operation that asked for it, where the event says it; NULL = not told
+            source VARCHAR torch_allocator, xla_allocator, cuda_calls
+        """),
+    ),
+    Table(
+        "memory",
+        "device memory at its peak: a total, or a part of one",
+        _columns(f"""
+            {_TRACE}
+            {_DEVICE}
+            step BIGINT step in whose window on the host the peak lies; NULL = the whole trace
+            part VARCHAR peak_allocated (most in use at once), peak_reserved (most that the allocator held), predicted (what \
+the plan of model and mesh needs), program (what the compiler planned for the largest program), or a part of one of them: \
+before_recording, earlier_steps, input, forward, backward, \
+optimizer, communication, recording (handed out while recording, phase not told) by when it was handed out; in_use, cached; \
+weights, gradients, optimizer, activations, buffers, margin; parameters, outputs, constants, temporaries
+            part_of VARCHAR the total that it is a part of; NULL = it is a total
+            name VARCHAR of a part of a part: module or operator that asked for it; NULL = the part itself, or the rest
+            operator VARCHAR the operator, where name is a module; NULL = none
+            bytes BIGINT measured, bytes; the parts of a total without name add up to it, and so do those with a name, with \
+their rest (detail), to the part; NULL = unknown, see note
+            predicted_bytes BIGINT what the plan expects on the fullest device, or the compiler on each, bytes; NULL = not \
+predicted
+            at_ns BIGINT when, ns since the origin of the trace
+            detail BOOLEAN true: a part of a part
+            source VARCHAR torch_allocator, xla_allocator, cuda_calls, plan, hlo
+            note VARCHAR what it counts, or why it is unknown
         """),
     ),
     Table(

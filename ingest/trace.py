@@ -79,6 +79,20 @@ COUNTERS = {
 }
 """Sampled values."""
 
+MEMORY = {
+    "device_id": pl.String,
+    "thread": pl.String,  # a host_events.thread; None = not told
+    "ts_ns": pl.Int64,
+    "address": pl.Int64,  # None = not told
+    "bytes": pl.Int64,  # handed out; negative = given back; None = not told
+    "allocated_bytes": pl.Int64,  # in use after it, as the allocator counts; None = not told
+    "reserved_bytes": pl.Int64,  # held by the allocator after it
+    "peak_bytes": pl.Int64,  # most that was in use since the allocator began, as it says
+    "name": pl.String,  # operation that asked for it, where the event itself says it
+    "source": pl.String,  # torch_allocator, xla_allocator, cuda_calls
+}
+"""Pieces of device memory handed out and given back, in order of time. The CPU counts as a device where it is one."""
+
 DeviceKind = Literal["gpu", "tpu", "cpu", "accelerator"]
 
 
@@ -118,6 +132,7 @@ class Trace:
     step_marks: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STEP_MARKS))
     collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COLLECTIVES))
     counters: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COUNTERS))
+    memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEMORY))
     config: dict[str, Any] = field(default_factory=dict)
     """Configuration found in the trace (flat, dotted keys); no secrets, no environment."""
     facts: dict[str, Any] = field(default_factory=dict)

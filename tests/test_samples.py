@@ -43,9 +43,10 @@ def test_buckets_add_up_to_the_step(con):
 def test_states_add_up_to_the_step_and_causes_to_idle(con):
     assert one(con, """
         select count(*) filter (wall_ns <> compute_ns + exposed_comm_ns + exposed_copy_ns + idle_ns),
-               count(*) filter (idle_ns <> idle_host_ns + idle_sync_ns + idle_input_ns + idle_gap_ns + idle_unknown_ns),
+               count(*) filter (idle_ns <> idle_host_ns + idle_sync_ns + idle_input_ns + idle_pipeline_ns + idle_gap_ns
+                                                 + idle_unknown_ns),
                count(*) filter (least(wall_ns, compute_ns, exposed_comm_ns, exposed_copy_ns, idle_host_ns, idle_sync_ns,
-                                      idle_input_ns, idle_gap_ns, idle_unknown_ns) < 0)
+                                      idle_input_ns, idle_pipeline_ns, idle_gap_ns, idle_unknown_ns) < 0)
         from steps""") == (0, 0, 0)  # fmt: skip
 
 

@@ -128,7 +128,7 @@ class Collector:
             "order", "start", "dur", "name", "role", "device", "stream", "corr", "ext", "bytes", "has_start", "has_dur"
         )
         self._calls = Columns("order", "start", "dur", "corr", "ext", "thread", "label", "has_start")
-        self._samples = Columns("order", "device", "at", "allocated", "reserved")
+        self._samples = Columns("order", "device", "at", "allocated", "reserved", "thread", "address", "bytes")
         self._slices: list[tuple[int, int, bool, Event]] = []
 
     def add(self, block: Block) -> None:
@@ -297,7 +297,9 @@ class Collector:
             elif event.ph == "i" and event.name == "[memory]" and part.has_start[i]:
                 a = event.args
                 device = self.texts["cpu" if a.device_type == 0 else str(a.device_index)]
-                samples.append((int(part.order[i]), device, int(part.start[i]), _size(a.allocated), _size(a.reserved)))
+                totals = _size(a.allocated), _size(a.reserved)
+                piece = self.threads[event.pid, event.tid], _size(a.address), integer(a.memory) or 0
+                samples.append((int(part.order[i]), device, int(part.start[i]), *totals, *piece))
             elif event.ph is None and event.name is None and event.cat is None:
                 self.empty += 1
                 self.nested_document |= bool(bytes(event.nested))
@@ -356,7 +358,7 @@ class Collector:
         for columns, of_other, numbers_of in (
             (self._device, other._device, {"name": texts, "device": texts, "stream": texts}),
             (self._calls, other._calls, {"thread": threads, "label": labels}),
-            (self._samples, other._samples, {"device": texts}),
+            (self._samples, other._samples, {"device": texts, "thread": threads}),
         ):
             columns.extend(of_other, numbers_of)
             columns.order_by("order", whole)
@@ -387,7 +389,11 @@ class Collector:
         return self._calls.joined()
 
     def samples(self) -> dict[str, NDArray[Any]]:
-        """Samples of memory: device (a text), time in ns, bytes allocated and reserved (NONE: not told); taken out."""
+        """Samples of memory, taken out; NONE where something is not told.
+
+        Device (a text), time in ns, bytes allocated and reserved, thread, and the piece that was handed out (negative:
+        given back; 0: not told) with its address.
+        """
         return self._samples.joined()
 
 

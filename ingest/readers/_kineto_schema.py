@@ -40,6 +40,8 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     src_rank: Any = msgspec.field(default=None, name="Src Rank")
     dst_rank: Any = msgspec.field(default=None, name="Dst Rank")
     seq: Any = msgspec.field(default=None, name="Seq")
+    address: Any = msgspec.field(default=None, name="Addr")
+    memory: Any = msgspec.field(default=None, name="Bytes")
     allocated: Any = msgspec.field(default=None, name="Total Allocated")
     reserved: Any = msgspec.field(default=None, name="Total Reserved")
     device_type: Any = msgspec.field(default=None, name="Device Type")

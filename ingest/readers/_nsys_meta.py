@@ -121,6 +121,35 @@ def counters_of(db: Export, issues: Issues) -> pl.DataFrame:
     )
 
 
+MEMORY_TABLE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+_ON_DEVICE = (2, 3, 4, 5, 6)
+"""memKind of device, array, managed, and static variables; pageable and pinned memory is the host's."""
+
+
+def memory_of(db: Export, devices: dict[tuple[int | None, int], Device]) -> pl.DataFrame:
+    """Allocations of device memory through CUDA (`nsys --cuda-memory-usage=true`), as MEMORY; totals are not told."""
+    columns = ("start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType")
+    events = db.read(MEMORY_TABLE, dict.fromkeys(columns, pl.Int64))
+    events = events.filter(pl.col("memKind").is_in(_ON_DEVICE), pl.col("bytes").is_not_null()).sort(
+        "start", maintain_order=True
+    )
+    known = {key: device.device_id for key, device in devices.items()}
+    owners = [
+        known.get((None if pid is None else pid >> 24, number)) or known.get((None, number)) or str(number)
+        for pid, number in events.select("globalPid", "deviceId").iter_rows()
+    ]
+    return events.select(
+        pl.Series("device_id", owners, dtype=pl.String),
+        pl.lit(None, pl.String).alias("thread"),
+        pl.col("start").alias("ts_ns"),
+        "address",
+        pl.when(pl.col("memoryOperationType") == 1).then(-pl.col("bytes")).otherwise("bytes").alias("bytes"),
+        *(pl.lit(None, pl.Int64).alias(c) for c in ("allocated_bytes", "reserved_bytes", "peak_bytes")),
+        pl.lit(None, pl.String).alias("name"),
+        pl.lit("cuda_calls").alias("source"),
+    )
+
+
 def _generic_metrics(db: Export, issues: Issues) -> pl.DataFrame:
     """GPU metrics as exports of 2021 and 2022 have them: a row an instant, its values by name in JSON text.
 

@@ -20,8 +20,9 @@ MISSING = np.iinfo(np.int64).min
 """Marks an absent number in a column."""
 
 _INTS = "run_id group_id step_num program_id correlation_id device_ordinal _pt _p _ct _c device_duration_ps"
-_TEXTS = "hlo_op tf_op name annotation step_name memcpy_details memset_details"
-WANTED_INTS = frozenset(_INTS.split())
+_MEMORY = "bytes_allocated allocation_bytes peak_bytes_in_use addr index_on_host"
+_TEXTS = "allocator_name hlo_op tf_op name annotation step_name memcpy_details memset_details"
+WANTED_INTS = frozenset((*_INTS.split(), *_MEMORY.split()))
 """Event statistics that are kept as numbers."""
 WANTED_TEXTS = frozenset(_TEXTS.split())
 """Event statistics that are kept as text."""

@@ -40,6 +40,9 @@ def space_facts(space: Space, programs: Programs) -> dict[str, Any]:
         "aggregated_records": 0,
         "devices": {},
     }
+    if programs.memory:
+        entry, parts = max(programs.memory.items(), key=lambda item: (sum(item[1].values()), item[0]))
+        facts["largest_program"] = {"entry": entry, "bytes": parts}
     if modules:
         facts["hlo_modules[entry,name,computations,instructions]"] = [list(module) for module in modules]
     return facts

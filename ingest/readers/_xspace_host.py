@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracegap.ingest.classify.host import host_kind
+from tracegap.ingest.classify.host import INPUT_FRAME, host_kind
 from tracegap.ingest.hosttree import nest
 from tracegap.ingest.readers._xplane import MISSING, Ints, Line, Plane
 from tracegap.ingest.trace import HOST_EVENTS
@@ -198,7 +198,7 @@ def _spans(plane: Plane, line: Line, keep: NDArray[np.bool_], clock: Clock) -> p
 
 def _kind(name: str) -> str:
     if name.startswith("$"):  # the Python tracer writes `$file.py:12 function`
-        return "python"
+        return "input" if INPUT_FRAME.search(name) else "python"
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), None) or host_kind(name, "")
 
 

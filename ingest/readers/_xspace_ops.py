@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracegap.ingest.classify import hlo
+from tracegap.ingest.classify.hlo_memory import program_memory
 from tracegap.ingest.classify.hlo_module import Instruction, Module
 from tracegap.ingest.readers._xplane import EventKind, Ints, Plane, Value
 from tracegap.ingest.readers._xspace_host import Clock, Host, Launch, nullable, to_ns
@@ -162,6 +163,8 @@ class Programs:
     modules: dict[int, Module] = field(default_factory=dict)
     entries: dict[int, str] = field(default_factory=dict)
     """Names as the file lists them: `jit_f(12)`."""
+    memory: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Bytes that they need by `PROGRAM_PARTS`, where the file says it, by those names."""
 
     @classmethod
     def of(cls, planes: list[Plane]) -> "Programs":
@@ -176,6 +179,8 @@ class Programs:
                     program = signed(int(stated[2])) if stated is not None else key
                     found.modules[program] = module
                     found.entries[program] = kind.name
+                    if isinstance(data, bytes) and (memory := program_memory(data)) is not None:
+                        found.memory[kind.name] = memory
         return found
 
     def find(self, program: int | None, name: str) -> tuple[Module | None, Instruction | None]:

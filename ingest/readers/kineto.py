@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tracegap.ingest.errors import TraceError
 from tracegap.ingest.issues import Issues
-from tracegap.ingest.readers._kineto_columns import integer
+from tracegap.ingest.readers._kineto_columns import NONE, integer
 from tracegap.ingest.readers._kineto_comms import Groups, all_to_all_splits, device_collectives, span_collectives
 from tracegap.ingest.readers._kineto_events import Collector
 from tracegap.ingest.readers._kineto_host import Names
@@ -29,7 +29,7 @@ from tracegap.ingest.readers._kineto_share import collect
 from tracegap.ingest.readers._kineto_side import HostSide
 from tracegap.ingest.readers._kineto_sound import count_lost_spans, sound_calls, sound_records, zero_is_no_time
 from tracegap.ingest.readers._kineto_spool import together
-from tracegap.ingest.trace import COUNTERS, STEP_MARKS, Device, DeviceKind, Trace, complete
+from tracegap.ingest.trace import COUNTERS, MEMORY, STEP_MARKS, Device, DeviceKind, Trace, complete
 
 NAME = "kineto"
 
@@ -94,6 +94,7 @@ def read(path: Path, processes: int = 1) -> Trace:
     facts["gpu_time_without_launch_ns"] = int(device["dur"][launches.call < 0].sum())
     _count_issues(issues, collected, launches, facts)
     facts["warnings"] = _warnings(metadata, issues)
+    samples, words = collected.samples(), list(collected.texts)
     trace = Trace(
         format=NAME,
         framework="pytorch",
@@ -101,7 +102,8 @@ def read(path: Path, processes: int = 1) -> Trace:
         rank=_rank(info, path, issues),
         world_size=integer(info.get("world_size")),
         host=metadata["host_name"] if isinstance(metadata.get("host_name"), str) else None,
-        counters=_counters(collected, shift),
+        counters=_counters(samples, words, shift),
+        memory=_memory(samples, words, names, shift),
         config=_config(metadata, info),
         facts=facts,
         issues=issues,
@@ -364,17 +366,38 @@ def _step_marks(host: HostSide, shift: int) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=STEP_MARKS)
 
 
-def _counters(collected: Collector, shift: int) -> pl.DataFrame:
+def _counters(samples: dict[str, NDArray[Any]], words: list[str], shift: int) -> pl.DataFrame:
     """Memory of each device, two values a sample."""
-    samples = collected.samples()
     values = np.stack([samples["allocated"], samples["reserved"]], axis=1).ravel()
     told = values >= 0
     n = len(samples["at"])
     return pl.DataFrame(
         {
-            "device_id": texts(list(collected.texts), np.repeat(samples["device"], 2)[told]),
+            "device_id": texts(words, np.repeat(samples["device"], 2)[told]),
             "name": texts(["allocated_bytes", "reserved_bytes"], np.tile([0, 1], n)[told]),
             "ts_ns": np.repeat(samples["at"], 2)[told] - shift,
             "value": values[told].astype(np.float64),
         }
     ).cast(COUNTERS)  # type: ignore[arg-type]
+
+
+def _memory(samples: dict[str, NDArray[Any]], words: list[str], names: Names, shift: int) -> pl.DataFrame:
+    """What PyTorch's allocators handed out and took back."""
+    told = {name: pl.Series(samples[name]) for name in ("address", "allocated", "reserved", "bytes")}
+    nothing = {"address": NONE, "allocated": NONE, "reserved": NONE, "bytes": 0}
+    known = {name: column.set(column == nothing[name], None) for name, column in told.items()}
+    thread = names.thread_of[samples["thread"]] if len(names.thread_of) else samples["thread"]
+    return pl.DataFrame(
+        {
+            "device_id": texts(words, samples["device"]),
+            "thread": texts(names.threads, thread),
+            "ts_ns": samples["at"] - shift,
+            "address": known["address"],
+            "bytes": known["bytes"],
+            "allocated_bytes": known["allocated"],
+            "reserved_bytes": known["reserved"],
+            "peak_bytes": pl.Series([None] * len(thread), dtype=pl.Int64),
+            "name": pl.Series([None] * len(thread), dtype=pl.String),
+            "source": pl.Series(["torch_allocator"] * len(thread), dtype=pl.String),
+        }
+    ).cast(MEMORY)  # type: ignore[arg-type]

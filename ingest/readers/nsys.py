@@ -120,6 +120,7 @@ def _read(db: Export) -> Trace:
         step_marks=marks.select(*STEP_MARKS),
         collectives=collectives,
         counters=meta.counters_of(db, issues),
+        memory=meta.memory_of(db, devices),
         config=meta.config_of(db),
         facts=_facts(db, ranges, work),
         issues=issues,

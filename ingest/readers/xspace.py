@@ -18,6 +18,7 @@ from tracegap.ingest.readers import _xspace_xla as xla
 from tracegap.ingest.readers._xplane import MISSING, Line, Plane, Source, Space, WireError, read_space
 from tracegap.ingest.readers._xspace_facts import device_facts, is_unknown, plane_facts, space_facts
 from tracegap.ingest.readers._xspace_host import Clock, Host, read_host, to_ns
+from tracegap.ingest.readers._xspace_memory import memory_of
 from tracegap.ingest.readers._xspace_ops import (
     ASYNC,
     LEAN_COLLECTIVES,
@@ -133,6 +134,7 @@ def trace_of(space: Space, issues: Issues | None = None) -> Trace:
         further_host_events=iter([host.events] if len(host.events) else []),
         step_marks=marks,
         counters=pl.concat([pl.DataFrame(schema=COUNTERS), *elsewhere]),
+        memory=memory_of(hosts, clock),
         config=_config(space.planes),
         facts=facts,
         issues=issues,

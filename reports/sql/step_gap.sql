@@ -14,7 +14,7 @@
 -- idle_host_ns: idle, the host had not begun to launch the next operation, ns
 -- idle_sync_ns: idle, the host sat in a synchronisation, ns
 -- idle_input_ns: idle, the host was loading data, ns
--- idle_pipeline_ns: waiting for another pipeline stage, ns
+-- idle_pipeline_ns: waiting for another pipeline stage, in a receive on the device or on the host, ns
 -- idle_gap_ns: idle after the launch call of the next operation began, ns
 -- idle_unknown_ns: idle, nothing in the trace tells why, ns
 -- modelled_share_frac: part of compute time with a known cost; known bytes are enough for kernels that memory bounds (op_gap)
@@ -57,7 +57,7 @@ select
     idle_host_ns,
     idle_sync_ns,
     idle_input_ns,
-    cast(coalesce(pipeline_ns, 0) as bigint) as idle_pipeline_ns,
+    cast(coalesce(idle_pipeline_ns, 0) + coalesce(pipeline_ns, 0) as bigint) as idle_pipeline_ns,
     idle_gap_ns,
     idle_unknown_ns,
     compute_ns,

@@ -8,7 +8,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracegap.ingest import account
+from tracegap.ingest import account, idle
 from tracegap.ingest.intervals import Cover, apportion, cut, gaps, union
 
 SPAN = st.tuples(st.integers(0, 40), st.integers(0, 15))
@@ -125,8 +125,8 @@ def test_idle_causes_against_a_walk(ops, inputs, syncs, data):
         }
     )
     windows = account.Windows(np.array([0, 20], dtype=np.int64), np.array([20, 70], dtype=np.int64))
-    got = account.idle_by_cause(frame, windows, host, None)
-    want = {cause: [0, 0] for cause in account.IDLE_CAUSES}
+    got = idle.idle_by_cause(frame, windows, host, None)
+    want = {cause: [0, 0] for cause in [f"{c}_ns" for c in idle.CAUSES]}
     busy = instants([span for span, _ in ops])
     order = sorted(range(len(ops)), key=lambda i: (ops[i][0][0], i))
     for t in range(70):

@@ -40,6 +40,29 @@ BUCKETS_US = {
     "idle_unknown_ns": 10,
 }
 """Of every step; comm_wait is 40 us more. Together 1,000 us."""
+IDLE = (
+    ("idle_host", "operator", "aten::empty", 60),
+    ("idle_host", "python", HOSTILE, 30),
+    ("idle_host", "nothing_recorded", None, 10),
+    ("idle_sync", "synchronisation", "cudaStreamSynchronize", 50),
+    ("idle_input", "data_loading", "load_batch", 100),
+    ("idle_gap", "device", None, 40),
+    ("idle_unknown", None, None, 10),
+)
+"""Idle time of every step: cause, activity, name, us."""
+
+
+MEMORY: tuple[dict[str, Any], ...] = (
+    {"part": "peak_allocated", "bytes": 50_000_000_000, "source": "torch_allocator", "note": "by when"},
+    {"part": "before_recording", "part_of": "peak_allocated", "bytes": 30_000_000_000, "source": "torch_allocator"},
+    {"part": "forward", "part_of": "peak_allocated", "bytes": 20_000_000_000, "source": "torch_allocator"},
+    {"part": "forward", "part_of": "peak_allocated", "bytes": 15_000_000_000, "name": HOSTILE, "detail": True},
+    {"part": "forward", "part_of": "peak_allocated", "bytes": 5_000_000_000, "detail": True},
+    {"part": "predicted", "predicted_bytes": 60_000_000_000, "source": "plan", "note": "ZeRO stage 0"},
+    {"part": "weights", "part_of": "predicted", "predicted_bytes": 40_000_000_000, "source": "plan"},
+    {"part": "optimizer", "part_of": "predicted", "predicted_bytes": 20_000_000_000, "source": "plan"},
+)
+"""Memory of every device."""
 
 
 @contextlib.contextmanager
@@ -148,7 +171,7 @@ def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: 
             "source": "catalogue",
         }
         store.insert_row(con, "peaks", row)
-    ops, windows, steps, collectives, matches, comm, theory = [], [], [], [], [], [], []
+    ops, windows, steps, collectives, matches, comm, theory, idle = [], [], [], [], [], [], [], []
     for step in range(3):
         at = step * 1000 * US
         wait = 40 * US
@@ -162,6 +185,13 @@ def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: 
                 "idle_unknown_ns": 10 * US,
             }
         )  # fmt: skip
+        for cause, activity, name, us in IDLE:
+            idle.append(
+                {
+                    "trace_id": trace_id, "device_id": "0", "step": step, "cause": cause, "activity": activity,
+                    "name": name, "of_thread": "launching" if activity else None, "idle_ns": us * US, "gaps": 2,
+                }
+            )  # fmt: skip
         theory.append(
             {"trace_id": trace_id, "device_id": "0", "step": step, "peak_flops_per_s": 1e15, "mfu_dtype": "bf16",
              "mfu_note": "no model description in the manifest"}
@@ -206,9 +236,11 @@ def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: 
                 comm.append(
                     {**key, "device_id": "0", "step": step, "wait_ns": wait, "pipeline_ns": 0, "minimum_ns": 100 * US}
                 )
+    for part in MEMORY:
+        store.insert_row(con, "memory", {"trace_id": trace_id, "device_id": "0", "detail": False, **part})
     for table, rows in (
         ("ops", ops), ("op_windows", windows), ("steps", steps), ("collectives", collectives),
-        ("collective_matches", matches), ("comm_windows", comm), ("step_theory", theory),
+        ("collective_matches", matches), ("comm_windows", comm), ("step_theory", theory), ("idle_causes", idle),
     ):  # fmt: skip
         store.insert(con, table, pl.DataFrame(rows, infer_schema_length=None))
 

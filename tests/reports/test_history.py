@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tracegap.ingest import account
+from tracegap.ingest.idle import CAUSES
 from tracegap.ingest.store import insert_row, open_store
 from tracegap.models.errors import TracegapError
 from tracegap.reports import history_page, join, page, shifts
@@ -35,7 +35,7 @@ def put_night(con: duckdb.DuckDBPyConnection, job: str, i: int, step_ms: float |
     insert_row(con, "runs", {"run_id": run, "job": job, "started_at": START + i * DAY, "simulated": False})
     insert_row(con, "traces", {"trace_id": trace, "run_id": run, "path": f"/nights/{i}.json"})
     for step in range(3 if step_ms else 0):
-        zero = dict.fromkeys(("exposed_comm_ns", "exposed_copy_ns", "idle_ns", *account.IDLE_CAUSES), 0)
+        zero = dict.fromkeys(("exposed_comm_ns", "exposed_copy_ns", "idle_ns", *(f"{c}_ns" for c in CAUSES)), 0)
         wall = dict.fromkeys(("wall_ns", "compute_ns"), round((step_ms or 0) * 10**6))
         known = {"run_id": run, "trace_id": trace, "device_id": "0", "step": step, "start_ns": 0, "complete": True}
         insert_row(con, "steps", known | wall | zero)

@@ -13,7 +13,7 @@ import pytest
 from tracegap.ingest import store
 from tracegap.reports import page, section, sections, theme
 from tracegap.reports.buckets import BUCKETS, COLUMNS
-from tracegap.reports.sections import operations, ranks, roofline, run_theory, steps, waterfall
+from tracegap.reports.sections import idle, memory, operations, ranks, roofline, run_theory, steps, waterfall
 from tracegap.reports.summary import snapshot, summarize
 
 US = 1_000
@@ -416,3 +416,55 @@ class TestRunTheory:
 
     def test_a_run_without_a_step_has_no_plan(self, module_con: Con) -> None:
         assert "no step" in built(module_con, run_theory, "empty").sentence
+
+
+def test_idle_time_is_that_of_the_step(con: Con, make_run: Make) -> None:
+    make_run()
+    found = built(con, idle)
+    rows = found.figures[0].table
+    assert rows["idle_ns"].sum() == 300_000
+    assert rows.row(0, named=True) | {"gaps": 2.0} == {
+        "cause": "idle_input", "activity": "data_loading", "name": "load_batch", "caller": None, "of_thread": "launching",
+        "idle_ns": 100_000, "gaps": 2.0, "why": "waiting for data", "doing": "loading data", "share_frac": pytest.approx(0.1),
+    }  # fmt: skip
+    assert "idle for 300 µs of the median step (30.0%)" in found.sentence
+    assert "waiting for data, loading data (100 µs, most in load_batch)" in found.sentence
+    assert not found.todo
+
+
+def test_idle_time_of_which_nothing_is_recorded_says_how_to_record_it(con: Con, make_run: Make) -> None:
+    make_run()
+    con.execute(
+        "update idle_causes set activity = 'nothing_recorded', name = null where cause = 'idle_input'"
+    ).fetchall()
+    con.execute("update idle_causes set activity = 'annotation' where cause = 'idle_sync'").fetchall()
+    assert "with_stack=True" in built(con, idle).todo  # 10 + 100 + 50 of 300 us
+
+
+def test_memory_at_its_peak_beside_the_plan(con: Con, make_run: Make) -> None:
+    make_run()
+    con.execute("update devices set properties = '{\"memory_bytes\": 80000000000}'").fetchall()
+    found = built(con, memory)
+    assert found.sentence == (
+        "At most 50.0 GB were in use on the fullest device, 62.5% of its memory. Most: there before recording: weights,"
+        " optimizer, caches (30.0 GB), handed out in forward (20.0 GB). The plan of the model and mesh needs 60.0 GB."
+    )
+    parts, devices = found.figures
+    whole = parts.table.filter(~pl.col("detail"))
+    assert dict(whole.group_by("total").agg(pl.col("size_bytes").sum()).rows()) == {
+        "in use": 50_000_000_000,
+        "planned": 60_000_000_000,
+    }
+    assert "optimizer states" in set(whole["what"])
+    assert devices.table["used_frac"].to_list() == [0.625, 0.625]
+
+
+def test_memory_that_was_not_recorded_is_only_planned(con: Con, make_run: Make) -> None:
+    make_run()
+    con.execute("update memory set bytes = null, note = 'not measured' where part = 'peak_allocated'").fetchall()
+    con.execute("delete from memory where part_of = 'peak_allocated'").fetchall()
+    found = built(con, memory)
+    assert "no memory events; by the plan the fullest device needs 60.0 GB" in found.sentence
+    assert "profile_memory=True" in found.todo
+    con.execute("update memory set predicted_bytes = null").fetchall()
+    assert not built(con, memory).figures

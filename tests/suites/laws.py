@@ -5,10 +5,11 @@ from typing import Any
 
 from tests.suites.subject import Subject
 
+from tracegap.ingest.idle import CAUSES
 from tracegap.reports.buckets import COLUMNS
 
 _STATES = ("compute", "exposed_comm", "exposed_copy", "idle")
-_IDLE_CAUSES = ("idle_host_ns", "idle_sync_ns", "idle_input_ns", "idle_gap_ns", "idle_unknown_ns")
+_IDLE_CAUSES = tuple(f"{cause}_ns" for cause in CAUSES)
 
 _QUERIES = {
     "buckets add up to the step": f"""
@@ -19,6 +20,36 @@ _QUERIES = {
     """,
     "idle has a cause": f"""
         select trace_id, device_id, step from steps where {" + ".join(_IDLE_CAUSES)} <> idle_ns
+    """,
+    "what the host did adds up to each cause of idle": f"""
+        with done as (
+            select trace_id, device_id, step, cause || '_ns' as cause, sum(idle_ns) as ns from idle_causes group by all
+        )
+        select trace_id, device_id, step, cause from (
+            unpivot (select trace_id, device_id, step, {", ".join(_IDLE_CAUSES)} from steps) on {", ".join(_IDLE_CAUSES)}
+            into name cause value want_ns
+        ) full join done using (trace_id, device_id, step, cause)
+        where coalesce(ns, 0) <> coalesce(want_ns, 0)
+        union all by name
+        select trace_id, device_id, step, cause from idle_causes where idle_ns <= 0 or gaps <= 0
+    """,
+    "parts of memory add up": """
+        select t.trace_id, t.device_id, t.step, t.part from memory t
+        join memory p on p.trace_id = t.trace_id and p.device_id = t.device_id and p.step is not distinct from t.step
+                     and p.part_of = t.part and not p.detail
+        where t.part_of is null
+        group by t.trace_id, t.device_id, t.step, t.part, t.bytes, t.predicted_bytes
+        having sum(p.bytes) is distinct from t.bytes or sum(p.predicted_bytes) is distinct from t.predicted_bytes
+        union all by name
+        select t.trace_id, t.device_id, t.step, t.part from memory t
+        join memory p on p.trace_id = t.trace_id and p.device_id = t.device_id and p.step is not distinct from t.step
+                     and p.part_of = t.part_of and p.part = t.part and p.detail
+        where not t.detail group by t.trace_id, t.device_id, t.step, t.part, t.bytes having sum(p.bytes) <> t.bytes
+        union all by name
+        select trace_id, device_id, step, part from memory where bytes < 0 or predicted_bytes < 0
+        union all by name
+        select trace_id, device_id, step, part from memory
+        where part_of is null and coalesce(bytes, predicted_bytes) is null and note is null
     """,
     "nothing is negative": f"""
         select trace_id, device_id, step from steps

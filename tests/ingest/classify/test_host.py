@@ -14,6 +14,11 @@ from tracegap.ingest.classify.host import host_kind
         ("my range", "nvtx", "annotation"),
         ("train.py(12): step", "python_function", "python"),
         ("dataloader.py(700): __next__", "python_function", "python"),
+        ("my/dataset.py(12): get_batch", "python_function", "python"),
+        ("torch/utils/data/dataloader.py(703): __next__", "python_function", "input"),
+        ("torch/utils/data/dataloader.py(671): __iter__", "python_function", "python"),
+        ("grain/_src/python/dataset/dataset.py(88): __next__", "python_function", "input"),
+        ("torch_xla/distributed/parallel_loader.py(47): __next__", "python_function", "input"),
         ("nn.Module: Linear_3", "python_function", "module"),
         ("record_param_comms", "cpu_op", "collective"),
         ("c10d::allreduce_", "cpu_op", "collective"),
@@ -72,7 +77,13 @@ def test_other_calls_do_neither(name: str) -> None:
     "name",
     ["enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "load_batch", "## load_batch ##", "data_loading",
      "next_batch", "get_batch", "dataloader", "DataLoader", "## data_load ##", "## wait_for_batch ##", "my_next_batch",
-     "train/load_data", "IteratorGetNext"],
+     "train/load_data", "IteratorGetNext",
+     # names of frameworks
+     "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "enumerate(DataPipe)#BatcherIterDataPipe",
+     "[pl][profile][_TrainingEpochLoop].train_dataloader_next", "[pl][profile][_EvaluationLoop].val_next",
+     "train.next(data_iter)", "TimingAutoUnit.train.next(data_iter)", "batch-generator", "dataloader_next", "data_fetch",
+     "IteratorGetNextOp::DoCompute", "IteratorGetNextAsOptionalOp::DoCompute", "Iterator::Prefetch",
+     "DeviceInputPipelineSecondIterator", "InfeedEnqueueTuple"],
 )  # fmt: skip
 def test_input_ranges(name: str) -> None:
     assert host_kind(name, "user_annotation") == "input"
@@ -80,7 +91,17 @@ def test_input_ranges(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["get_batch_norm_params", "get_batch_size", "forward", "upload_data_loaders_done_x", "batch"]
+    "name",
+    [
+        "get_batch_norm_params",
+        "get_batch_size",
+        "forward",
+        "upload_data_loaders_done_x",
+        "batch",
+        "dataloader.to(device)",
+        "eval_next_token",
+        "data transfer",
+    ],
 )
 def test_ranges_that_are_not_input(name: str) -> None:
     assert host_kind(name, "user_annotation") == "annotation"

@@ -398,6 +398,27 @@ def test_memory_samples_are_counters(tmp_path: Path) -> None:
     ]
 
 
+def test_memory_events_keep_piece_and_thread(tmp_path: Path) -> None:
+    args = {
+        "Device Type": 1,
+        "Device Id": 0,
+        "Addr": 140_000_000_000_000,
+        "Total Allocated": 1024,
+        "Total Reserved": 4096,
+    }
+    sample = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 2, "ts": 3}
+    old = {"Device Type": 0, "Device Id": -1, "Bytes": 4}  # PyTorch 1.9: no address, no totals
+    events = [kernel(0, 1), sample | {"args": args | {"Bytes": 512}}, sample | {"ts": 5, "args": args | {"Bytes": -512}},
+              sample | {"ts": 6, "args": old}]  # fmt: skip
+    assert read(tmp_path, events).memory.select(
+        "device_id", "thread", "ts_ns", "address", "bytes", "allocated_bytes", "reserved_bytes", "source"
+    ).rows() == [
+        ("0", "1/2", 3000, 140_000_000_000_000, 512, 1024, 4096, "torch_allocator"),
+        ("0", "1/2", 5000, 140_000_000_000_000, -512, 1024, 4096, "torch_allocator"),
+        ("cpu", "1/2", 6000, None, 4, None, None, "torch_allocator"),
+    ]
+
+
 # --- metadata -----------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tracegap.ingest.readers import _kineto_json, _kineto_share, kineto
 from tracegap.ingest.readers._kineto_json import UnusualText
-from tracegap.ingest.trace import COLLECTIVES, COUNTERS, HOST_EVENTS, OPS, STEP_MARKS, Trace
+from tracegap.ingest.trace import COLLECTIVES, COUNTERS, HOST_EVENTS, MEMORY, OPS, STEP_MARKS, Trace
 
 
 def _events() -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def _events() -> list[dict[str, Any]]:
             {"ph": "s", "cat": "ac2g", "id": i, "pid": 1, "tid": thread, "ts": at + 2, "name": "ac2g"},
             {
                 "ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": thread, "ts": at + 4, "s": "t",
-                "args": {"Total Allocated": i, "Total Reserved": 2 * i, "Device Type": 1, "Device Id": 0},
+                "args": {"Total Allocated": i, "Total Reserved": 2 * i, "Device Type": 1, "Device Id": 0, "Addr": 9, "Bytes": i},
             },
             {"ph": "B", "cat": "user_annotation", "name": f"part{i % 5}", "pid": 1, "tid": 9, "ts": at},
             {"ph": "E", "cat": "user_annotation", "name": f"part{i % 5}", "pid": 1, "tid": 9, "ts": at + 50},
@@ -78,6 +78,7 @@ def _tables(trace: Trace) -> dict[str, Any]:
         "collectives": pl.concat(comms).cast(COLLECTIVES).unique().sort("op_id").rows(),
         "step_marks": trace.step_marks.cast(STEP_MARKS).rows(),
         "counters": trace.counters.cast(COUNTERS).rows(),
+        "memory": trace.memory.cast(MEMORY).rows(),
         "facts": trace.facts,
         "issues": trace.issues.rows(),
         "devices": trace.devices,
@@ -103,6 +104,7 @@ def test_several_processes_read_what_one_reads(
     alone, together = (_tables(kineto.read(path, n)) for n in (1, processes))
     assert len(alone["ops"]) == 300
     assert len(alone["counters"]) == 600
+    assert len(alone["memory"]) == 300
     assert alone == together
 
 

@@ -441,3 +441,20 @@ def test_kernels_without_a_name_are_kept_and_counted(tmp_path):
     trace = read(tmp_path, kernel=(KERNEL, [(1, 9, 0, 1, 7, 1, P, 900, 901, None)]))
     assert trace.ops.select("name", "dur_ns").rows() == [("(unnamed kernel)", 8)]
     assert codes(trace)["unnamed_kernel"] == 1
+
+
+def test_memory_that_cuda_hands_out(tmp_path):
+    """Pinned memory (1) is the host's, that of the device (2) and managed memory (4) count."""
+    columns = "start globalPid deviceId contextId address pc bytes memKind memoryOperationType name correlationId"
+    usage = [
+        (50, P, 0, 1, 7000, 0, 300, 2, 1, None, 0),
+        (10, P, 0, 1, 7000, 0, 300, 2, 0, None, 0),
+        (20, P, 0, 1, 8000, 0, 999, 1, 0, None, 0),
+        (30, P, 0, 1, 9000, 0, 200, 4, 0, None, 0),
+    ]
+    trace = read(tmp_path, kernel=(KERNEL, [kernel(0, 5, 1)]), CUDA_GPU_MEMORY_USAGE_EVENTS=(columns, usage))
+    assert trace.memory.select("device_id", "ts_ns", "address", "bytes", "allocated_bytes", "source").rows() == [
+        ("0", 10, 7000, 300, None, "cuda_calls"),
+        ("0", 30, 9000, 200, None, "cuda_calls"),
+        ("0", 50, 7000, -300, None, "cuda_calls"),
+    ]

@@ -548,3 +548,27 @@ def test_empty_and_foreign_files(tmp_path):
 )
 def test_sniff(name, head, is_ours):
     assert xspace.sniff(name, head) is is_ours
+
+
+def test_memory_of_the_allocators_of_gpus_and_tpus(read):
+    totals = {"bytes_allocated": 512, "peak_bytes_in_use": 900, "addr": 77}
+    host = Builder("/host:CPU").line(
+        "main",
+        ("MemoryDeallocation", 3000, 0, {"index_on_host": 1, "bytes_allocated": 0, "addr": 77}),
+        (
+            "MemoryAllocation",
+            1000,
+            0,
+            {"allocator_name": "GPU_3_bfc", "allocation_bytes": 512, "tf_op": "dot", **totals},
+        ),
+        ("MemoryDeallocation", 2000, 0, {"allocator_name": "GPU_3_bfc", "allocation_bytes": 512, **totals}),
+        ("MemoryAllocation", 1000, 0, {"allocator_name": "gpu_host_bfc", "allocation_bytes": 512, **totals}),
+        ident=5,
+    )
+    found = read(host).memory
+    columns = ("device_id", "thread", "ts_ns", "address", "bytes", "allocated_bytes", "peak_bytes", "name", "source")
+    assert found.select(columns).rows() == [
+        ("GPU:3", "main/5", 1, 77, 512, 512, 900, "dot", "xla_allocator"),
+        ("GPU:3", "main/5", 2, 77, -512, 512, 900, None, "xla_allocator"),
+        ("TPU:1", "main/5", 3, 77, None, 0, None, None, "xla_allocator"),
+    ]
