@@ -97,9 +97,11 @@ TABLES = (
             status VARCHAR ok, or partial: something of the file is lost (see diagnostics)
             diagnostics JSON list of objects with code, severity, count, where, message
             facts JSON counts of the raw file, free form by format
-            clock_offset_ns BIGINT added to times of this trace to compare ranks, ns; NULL = not aligned
-            clock_drift_frac DOUBLE part by which the clock of this trace is stretched when ranks are compared
-            clock_residual_ns BIGINT largest disagreement of aligned completions, ns; NULL = not aligned
+            clock_offset_ns BIGINT added to times of this trace to compare ranks, at its t = 0, ns; NULL = not aligned
+            clock_drift_frac DOUBLE part of its own time that is added further
+            clock_residual_ns BIGINT 95th percentile of the disagreement of aligned completions, ns; NULL = not aligned
+            clock_error_ns BIGINT standard error of the offset at most, ns; NULL = not aligned, or too few completions
+            clock_reference VARCHAR trace whose clock the others of its part of the job are brought to; ranks compare within it
             parser_version BIGINT version of the reader
             manifest_sha256 VARCHAR SHA-256 of the manifest that lay beside it; NULL = none
             ingested_at TIMESTAMP when the file was read, UTC
@@ -286,6 +288,10 @@ recv, send_recv, permute, barrier; NULL = unknown kind
             message_bytes BIGINT size as nccl-tests counts it, bytes: all-gather output, reduce-scatter input, else the buffer
             dtype VARCHAR dtype on the wire; NULL = unknown
             peer BIGINT the other rank of a send or receive
+            sent_bytes BIGINT of an all-to-all: bytes that leave this rank; NULL = no all-to-all, or unknown
+            received_bytes BIGINT of an all-to-all: bytes that reach this rank; over the ranks they add up to what is sent
+            send_splits JSON bytes for each rank of the group, itself included; NULL = even, or unknown
+            recv_splits JSON bytes from each rank of the group; NULL = even, or unknown
             exposed_ns BIGINT part of its duration in which no compute runs, ns
             hidden_ns BIGINT the rest of its duration, ns
         """),
@@ -298,9 +304,10 @@ recv, send_recv, permute, barrier; NULL = unknown kind
             {_TRACE}
             op_id BIGINT an ops.op_id of class collective
             instance_id BIGINT number of the collective within the run: equal on all its ranks; NULL = not matched
-            matched_by VARCHAR seq, order, or why it is not matched
+            matched_by VARCHAR seq, order, pair, time, or why it is not matched
             arrival_ns BIGINT latest start over the ranks, on the clock of this trace, ns; NULL = not matched
-            last_rank BIGINT rank that started last
+            last_rank BIGINT rank that started last; NULL = nobody by more than the clocks agree
+            late_ns BIGINT how much later it started than the last but one, ns
             predicted_ns BIGINT time that the collective model gives, ns; NULL = unknown
             predicted_by VARCHAR model, size and topology used, or why there is none
         """),

@@ -68,6 +68,10 @@ COLLECTIVES = {
     "message_bytes": pl.Int64,  # S of nccl-tests: all-gather output, reduce-scatter input, else this rank's input
     "dtype": pl.String,
     "peer": pl.Int64,  # the other rank of a send or receive
+    "sent_bytes": pl.Int64,  # of an all-to-all: what leaves this rank for others
+    "received_bytes": pl.Int64,  # and what comes from them
+    "send_splits": pl.String,  # JSON list of bytes for each rank of the group, where they differ
+    "recv_splits": pl.String,  # and from each
 }
 """One row for every row of OPS of class collective."""
 

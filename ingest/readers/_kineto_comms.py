@@ -40,7 +40,9 @@ class Groups:
         return self._sizes.get(name or "")
 
 
-def device_collectives(ops: DeviceOps, comm_args: dict[int, CommArgs], groups: Groups) -> pl.DataFrame:
+def device_collectives(
+    ops: DeviceOps, comm_args: dict[int, CommArgs], groups: Groups, rank: int | None
+) -> pl.DataFrame:
     """One row for each collective on a device: by its own metadata, else by that around its launch, else by shapes."""
     rows = []
     known: dict[tuple[Any, ...], dict[str, Any]] = {}  # of many calls little differs but their numbers
@@ -51,6 +53,7 @@ def device_collectives(ops: DeviceOps, comm_args: dict[int, CommArgs], groups: G
         key = (name, *args[:-1])
         if key not in known:
             known[key] = _of_metadata(ops.names[name], args, groups)
+            known[key] |= _exchange(known[key], args, rank)
         row = known[key] | {"op_id": i, "seq": integer(args.seq)}
         if args is NO_COMM and tensors >= 0:
             kind = CollectiveKind(row["collective"]) if row["collective"] else None
@@ -131,18 +134,30 @@ def all_to_all_splits(
     told = [comm_args.get(order, NO_COMM) for order in ops.device["order"][rows].tolist()]
     exchanges = [(op_id, args) for op_id, args in zip(rows, told, strict=True) if _is_all_to_all(args)]
     for op_id, args in sorted(exchanges, key=lambda pair: int(ops.device["start"][pair[0]])):
-        row = _of_metadata(ops.name(op_id), args, groups)
-        size, ranks = row["group_size"], json.loads(row["group_ranks"] or "[]")
-        place = ranks.index(rank) if rank in ranks else None
-        splits = [_rank_list(args.in_split) or [], _rank_list(args.out_split) or []]
-        width = DTYPE_BYTES[row["dtype"]] if row["dtype"] else None
-        sent, received = (
-            _leaving(integer(total), split, size, place, width)
-            for total, split in zip((args.in_nelems, args.out_nelems), splits, strict=True)
+        row = _exchange(_of_metadata(ops.name(op_id), args, groups), args, rank)
+        uniform = row["send_splits"] is None and row["recv_splits"] is None
+        found.append(
+            {"op_id": op_id, "send_bytes": row["sent_bytes"], "recv_bytes": row["received_bytes"], "uniform": uniform}
         )
-        uniform = all(len(set(split)) <= 1 for split in splits)
-        found.append({"op_id": op_id, "send_bytes": sent, "recv_bytes": received, "uniform": uniform})
     return found
+
+
+def _exchange(row: dict[str, Any], args: CommArgs, rank: int | None) -> dict[str, Any]:
+    """What an all-to-all moves between this rank and the others, bytes; splits only where they are uneven."""
+    if row["collective"] != CollectiveKind.ALL_TO_ALL or row["dtype"] is None:
+        return dict.fromkeys(("sent_bytes", "received_bytes", "send_splits", "recv_splits"))
+    ranks, width = json.loads(row["group_ranks"] or "[]"), DTYPE_BYTES[row["dtype"]]
+    place = ranks.index(rank) if rank in ranks else None
+    columns = {}
+    for name, splits, total, given in (
+        ("sent_bytes", "send_splits", args.in_nelems, args.in_split),
+        ("received_bytes", "recv_splits", args.out_nelems, args.out_split),
+    ):
+        split = _rank_list(given) or []
+        columns[name] = _leaving(integer(total), split, row["group_size"], place, width)
+        even = len(set(split)) <= 1
+        columns[splits] = None if even else json.dumps([int(n * width) for n in split], separators=(",", ":"))
+    return columns
 
 
 def _is_all_to_all(args: CommArgs) -> bool:
