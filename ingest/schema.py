@@ -315,6 +315,24 @@ recv, send_recv, permute, barrier; NULL = unknown kind
         public=False,
     ),
     Table(
+        "late_arrivals",
+        "how often a rank came last to the collectives of a group in a step, by how much, and why",
+        _columns(f"""
+            {_RUN}
+            {_TRACE}
+            {_DEVICE}
+            rank BIGINT the rank that came last; NULL = nobody did, the collectives were slow on all ranks (cause collective)
+            step BIGINT step that launched them; NULL = unknown
+            group_id VARCHAR group of ranks, a collectives.group_id
+            collective VARCHAR kind, a collectives.collective
+            cause VARCHAR what the rank had more of than the others since the group's collective before: compute, communication \
+(it waited in another group), copy, host, sync, input, gap; unknown: there is none before; or collective
+            arrivals BIGINT collectives
+            late_ns BIGINT how much later it came than the last but one, in all, ns; of cause collective: time beyond the prediction
+            wait_ns BIGINT what the other ranks waited in them, in all, ns
+        """),
+    ),
+    Table(
         "comm_windows",
         "how the exposed share of a collective within one step window is split",
         _columns(f"""

@@ -7,7 +7,7 @@ import pytest
 from tests.reports.comm_worlds import clock_errors_ns, world
 from tracegap.reports.matching import match
 
-SEEDS = range(5)
+SEEDS = range(50)
 
 
 def of(w):
