@@ -284,6 +284,7 @@ recv, send_recv, permute, barrier; NULL = unknown kind
             group_id VARCHAR group of ranks; the same text on all of them; NULL = unknown
             group_ranks JSON list of ranks of the group; NULL = unknown
             group_size BIGINT ranks in the group; NULL = unknown
+            group_desc VARCHAR what the framework calls the group; NULL = nothing
             seq BIGINT number of the call within its group; NULL = unknown
             message_bytes BIGINT size as nccl-tests counts it, bytes: all-gather output, reduce-scatter input, else the buffer
             dtype VARCHAR dtype on the wire; NULL = unknown
@@ -313,6 +314,24 @@ recv, send_recv, permute, barrier; NULL = unknown kind
         """),
         key=("trace_id", "op_id"),
         public=False,
+    ),
+    Table(
+        "collective_groups",
+        "a group of ranks, and which axis of the mesh it is",
+        _columns(f"""
+            {_RUN}
+            group_id VARCHAR group of ranks, a collectives.group_id
+            group_size BIGINT ranks in the group; NULL = unknown
+            group_ranks JSON list of ranks of the group; NULL = unknown
+            axis VARCHAR what the group divides: data, fsdp, tensor, pipeline, expert, context, expert_data (replicas of an \
+expert), or the name of an axis of the mesh; several that it spans are joined by +; NULL = unknown
+            axis_source VARCHAR mesh (of the manifest), config (sizes in the configuration), name (of the group), inferred (from \
+what runs on it), or why it is not known
+            calls BIGINT collectives on it, on all ranks of the run
+            bytes BIGINT their messages in all, bytes; NULL = none is known
+            exposed_ns BIGINT their time in which no compute runs, on all ranks of the run, ns
+        """),
+        key=("run_id", "group_id"),
     ),
     Table(
         "late_arrivals",

@@ -64,6 +64,7 @@ COLLECTIVES = {
     "group_id": pl.String,  # the same text on all ranks of the group; None = unknown
     "group_ranks": pl.String,  # JSON list of global ranks (device ordinals in XSpace)
     "group_size": pl.Int64,
+    "group_desc": pl.String,  # what the framework calls it
     "seq": pl.Int64,  # number of the call within its group, where the trace says it
     "message_bytes": pl.Int64,  # S of nccl-tests: all-gather output, reduce-scatter input, else this rank's input
     "dtype": pl.String,

@@ -27,6 +27,7 @@ class Groups:
         listed = [g for g in config if isinstance(g, dict)] if isinstance(config, list) else []
         self._ranks = {str(g.get("pg_name")): _rank_list(g.get("ranks")) for g in listed}
         self._sizes = {str(g.get("pg_name")): integer(g.get("pg_size")) for g in listed}
+        self._descs = {str(g.get("pg_name")): str(g["pg_desc"]) for g in listed if g.get("pg_desc")}
         count = integer(info.get("pg_count")) or len(listed)
         self.only = next(iter(self._ranks)) if len(self._ranks) == 1 == count else None
         """Name of the group, where the job has just one."""
@@ -34,6 +35,10 @@ class Groups:
     def ranks(self, name: str | None) -> list[int] | None:
         """Global ranks of a group."""
         return self._ranks.get(name or "")
+
+    def desc(self, name: str | None) -> str | None:
+        """What the framework calls a group, such as `mesh_tp` or DATA_PARALLEL_GROUP."""
+        return self._descs.get(name or "")
 
     def size(self, name: str | None) -> int | None:
         """Number of ranks of a group."""
@@ -86,7 +91,9 @@ def _of_metadata(kernel: str, args: CommArgs, groups: Groups) -> dict[str, Any]:
     ranks = _rank_list(args.group_ranks) or groups.ranks(name) or _stepped_ranks(args, size)
     dtype = DTYPES.get(args.dtype) if isinstance(args.dtype, str) else None
     peer = {CollectiveKind.SEND: args.dst_rank, CollectiveKind.RECV: args.src_rank}.get(kind) if kind else None
+    desc = str(args.group_desc) if args.group_desc not in (None, "") else groups.desc(name)
     return _group_columns(name, ranks, size) | {
+        "group_desc": desc,
         "collective": None if kind is None else str(kind),
         "message_bytes": _message_bytes(kind, args, size, dtype),
         "dtype": dtype,

@@ -17,7 +17,7 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
     calls = store.frame_of(
         con,
         """
-        select c.trace_id, c.device_id, c.op_id, c.rank, o.step, c.group_id, coalesce(c.group_id, '?') as "group",
+        select c.trace_id, c.device_id, c.op_id, c.rank, o.step, c.group_id, coalesce(cast(c.group_ranks as varchar), c.group_id, '?') as "group",
                c.collective, m.instance_id, m.last_rank, m.late_ns, m.arrival_ns, m.predicted_ns, o.start_ns, o.dur_ns
         from collectives c join ops o using (trace_id, op_id) join collective_matches m using (trace_id, op_id)
         join traces t using (trace_id)
