@@ -316,6 +316,19 @@ recv, send_recv, permute, barrier; NULL = unknown kind
         public=False,
     ),
     Table(
+        "device_links",
+        "a link of a device that copies go over",
+        _columns(f"""
+            {_TRACE}
+            {_DEVICE}
+            link VARCHAR host, peer (another device of its scale-up domain), memory (its own)
+            gb_per_s DOUBLE nominal rate in one direction, 10^9 bytes a second; NULL = unknown
+            source VARCHAR where the rate is from, or why there is none
+        """),
+        key=("trace_id", "device_id", "link"),
+        public=False,
+    ),
+    Table(
         "collective_groups",
         "a group of ranks, and which axis of the mesh it is",
         _columns(f"""

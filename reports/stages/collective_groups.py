@@ -12,6 +12,10 @@ from tracegap.reports.stage import Run
 
 ORDER = 20
 TABLES = ("collective_groups",)
+_SCHEMA = {
+    "run_id": pl.String, "group_id": pl.String, "group_size": pl.Int64, "group_ranks": pl.String, "axis": pl.String,
+    "axis_source": pl.String, "calls": pl.Int64, "bytes": pl.Int64, "exposed_ns": pl.Int64,
+}  # fmt: skip
 
 
 def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
@@ -51,7 +55,7 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
             }
         )  # fmt: skip
     if rows:
-        store.insert(con, "collective_groups", pl.DataFrame(rows, infer_schema_length=None))
+        store.insert(con, "collective_groups", pl.DataFrame(rows, schema=_SCHEMA))
 
 
 def _sum(values: pl.Series) -> int | None:
