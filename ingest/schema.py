@@ -311,6 +311,8 @@ recv, send_recv, permute, barrier; NULL = unknown kind
             late_ns BIGINT how much later it started than the last but one, ns
             predicted_ns BIGINT time that the collective model gives, ns; NULL = unknown
             predicted_by VARCHAR model, size and topology used, or why there is none
+            tuned_ns BIGINT time that NCCL's own model gives the algorithm and protocol that it would take, ns; NULL = see tuned_by
+            tuned_by VARCHAR that algorithm and protocol, or why there is none
         """),
         key=("trace_id", "op_id"),
         public=False,

@@ -216,7 +216,9 @@ class _Edges:
         off = np.abs(y - slope[edge] * x - level[edge])
         spread = MAD_TO_SIGMA * _medians(off, edge, everything, len(key))
         known = spread[count >= _MIN_FOR_SPREAD]  # fewer tell no spread; those of the other pairs stand for it
-        spread = np.where(count < _MIN_FOR_SPREAD, np.median(known) if len(known) else 0.0, spread)
+        usual = float(np.median(known)) if len(known) else 0.0
+        few = count < _MIN_FOR_DRIFT  # that they lie close together may be chance
+        spread = np.where(count < _MIN_FOR_SPREAD, usual, np.where(few, np.maximum(spread, usual), spread))
         # Chance has as many tries as there are pairs.
         sure = 3 + np.sqrt(2 * np.log(max(1.0, len(key) / 2)))
         third_error = _MEDIAN_OVER_MEAN * spread / np.sqrt(np.maximum(count / 3, 1))

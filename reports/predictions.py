@@ -6,15 +6,22 @@ from typing import Any
 
 import polars as pl
 
-from tracegap.models import collectives, hardware
+from tracegap.models import collectives, hardware, nccl_tuner
 from tracegap.models.collectives import Algorithm
 from tracegap.models.errors import NoFormula, TracegapError
 from tracegap.models.ops import CollectiveKind
+from tracegap.models.units import NS_PER_US
 
 _TO_ONE = (CollectiveKind.SEND.value, CollectiveKind.RECV.value)
 _MOST_RANKS_OF_MATRIX = 64
 """Groups up to which every message of an uneven all-to-all is placed on its links; beyond, the busiest rank decides."""
 _KEY = ["hardware", "collective", "message_bytes", "group_size", "group_ranks"]
+_ANSWER = {"predicted_ns": pl.Int64, "predicted_by": pl.String, "tuned_ns": pl.Int64, "tuned_by": pl.String}
+_TUNED = {
+    CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.BROADCAST,
+    CollectiveKind.REDUCE,
+}  # fmt: skip
+"""Kinds for which NCCL's tuner has a model."""
 _ALGORITHM_KEYS = ("nccl_algo", "env.nccl_algo", "nccl.algo", "rccl_algo")
 _ALGORITHM_OF: Mapping[str, Algorithm] = {
     "nvls": "in_network", "nvlstree": "in_network", "collnet": "in_network", "collnetdirect": "in_network",
@@ -31,7 +38,7 @@ def algorithm_of(config: Mapping[str, Any]) -> Algorithm:
 
 
 def predictions(calls: pl.DataFrame, topology: Mapping[str, Any], algorithm: Algorithm = "ring") -> list[pl.Series]:
-    """predicted_ns and predicted_by of each call; equal calls are predicted once.
+    """predicted_ns and predicted_by, tuned_ns and tuned_by of each call; equal calls are predicted once.
 
     A message to one peer goes over the links between the two. Of an all-to-all whose ranks send differently the busiest
     rank or link of the whole instance decides, as far as its ranks are in the run.
@@ -51,8 +58,13 @@ def predictions(calls: pl.DataFrame, topology: Mapping[str, Any], algorithm: Alg
         message_bytes=pl.when(barrier).then(pl.col("message_bytes").fill_null(0)).otherwise("message_bytes"),
     )
     different = calls.select(_KEY).unique()
-    answers = [predict(*row, topology=topology, algorithm=algorithm) for row in different.rows()]
-    told = _frame(different, answers)
+    answers = [
+        (*predict(*row, topology=topology, algorithm=algorithm), *tuned(*row, topology=topology, algorithm=algorithm))
+        for row in different.rows()
+    ]
+    told = different.with_columns(
+        pl.Series(name, [answer[i] for answer in answers], dtype=kind) for i, (name, kind) in enumerate(_ANSWER.items())
+    )
     of_calls = calls.join(told, on=_KEY, how="left", nulls_equal=True, maintain_order="left")
     uneven = _uneven(calls, topology)
     if len(uneven):
@@ -61,14 +73,7 @@ def predictions(calls: pl.DataFrame, topology: Mapping[str, Any], algorithm: Alg
             predicted_ns=pl.when(pl.col("uneven_by").is_null()).then("predicted_ns").otherwise("uneven_ns"),
             predicted_by=pl.coalesce("uneven_by", "predicted_by"),
         )
-    return [of_calls["predicted_ns"], of_calls["predicted_by"]]
-
-
-def _frame(keys: pl.DataFrame, answers: list[tuple[int | None, str]]) -> pl.DataFrame:
-    return keys.with_columns(
-        pl.Series("predicted_ns", [a[0] for a in answers], dtype=pl.Int64),
-        pl.Series("predicted_by", [a[1] for a in answers], dtype=pl.String),
-    )
+    return [of_calls[name] for name in _ANSWER]
 
 
 def _uneven(calls: pl.DataFrame, topology: Mapping[str, Any]) -> pl.DataFrame:
@@ -156,6 +161,36 @@ def predict(
     except TracegapError as e:
         return None, str(e)
     return prediction.total_ns, prediction.model
+
+
+def tuned(
+    chip_id: str | None,
+    kind: str | None,
+    message_bytes: int | None,
+    group_size: int | None,
+    group_ranks: str | None,
+    *,
+    topology: Mapping[str, Any],
+    algorithm: Algorithm = "ring",
+) -> tuple[int | None, str]:
+    """Time by NCCL's own model of the algorithm and protocol that it takes at this size, ns, and which they are.
+
+    Not a bound: what protocols cost is in it. None and the reason where the model does not reach.
+    """
+    if chip_id is None or kind is None or message_bytes is None or not group_size or group_size < 2:
+        return None, "part, kind, size or group size unknown"
+    if CollectiveKind(kind) not in _TUNED:
+        return None, f"NCCL has no model of {kind}"
+    ranks = json.loads(group_ranks) if group_ranks else list(range(group_size))
+    try:
+        fabric = _fabric(chip_id, ranks, topology)
+        communicator = nccl_tuner.Communicator.of(
+            hardware.get(chip_id), group_size, fabric.domains, nvls=algorithm == "in_network"
+        )
+        choice = nccl_tuner.choose(CollectiveKind(kind), message_bytes, communicator)
+    except TracegapError as e:
+        return None, str(e)
+    return round(choice.time_us * NS_PER_US), str(choice)
 
 
 def _by(

@@ -62,6 +62,9 @@ def device_collectives(
         row = known[key] | {"op_id": i, "seq": integer(args.seq)}
         if args is NO_COMM and tensors >= 0:
             kind = CollectiveKind(row["collective"]) if row["collective"] else None
+            if kind in (None, CollectiveKind.SEND_RECV):  # sends and receives may be an all-to-all: the call knows
+                kind = collective_kind_of_call(ops.host.inputs_name(tensors)) or kind
+                row["collective"] = None if kind is None else kind.value
             dims, types = _sent(ops.host.inputs_name(tensors), *ops.host.inputs(tensors)[:2])
             if dtype := kernel_dtype(ops.names[name]):  # lists of tensors do not tell theirs
                 types = [dtype] * len(dims)

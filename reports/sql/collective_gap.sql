@@ -21,7 +21,7 @@ with matched as (
         c.group_id, c.group_ranks, c.group_size, c.seq, c.message_bytes, c.dtype, c.peer, c.exposed_ns, c.hidden_ns,
         coalesce(own.bytes_per_s, any_kind.bytes_per_s) as ceiling_bytes_per_s,
         g.axis, g.axis_source, c.sent_bytes, c.received_bytes, m.instance_id, m.matched_by, m.arrival_ns, m.last_rank,
-        m.late_ns, m.predicted_ns, m.predicted_by,
+        m.late_ns, m.predicted_ns, m.predicted_by, m.tuned_ns, m.tuned_by,
         case when m.arrival_ns is not null
              then greatest(least(m.arrival_ns, o.start_ns + o.dur_ns) - o.start_ns, 0) end as wait_ns
     from collectives c
@@ -62,5 +62,7 @@ select
     case when transfer_ns is null then 'duration' else 'transfer' end as bandwidth_over,
     predicted_ns,
     predicted_by,
+    tuned_ns,
+    tuned_by,
     predicted_ns / basis_ns as efficiency_frac
 from timed;
