@@ -23,7 +23,7 @@ from collective_gap
 group by run_id, collective, group_size, message_bytes, dtype
 order by run_id, calls * fastest_ns desc
 """
-HEAD = "| run | collective | ranks | message | calls | matched | fastest | median | busbw GB/s | predicted | fastest / predicted | by | NCCL's model |"
+HEAD = "| run | collective | ranks | message | calls | matched | fastest | median | busbw GB/s | predicted | ratio | by | NCCL |"
 
 
 def rows(paths: list[Path]) -> list[str]:
@@ -32,9 +32,22 @@ def rows(paths: list[Path]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder, open_store(Path(folder) / "predicted.duckdb") as con:
         results = ingest_paths(con, paths)
         join.evaluate_stale(con, [r.run_id for r in results if r.run_id])
-        for run, kind, ranks, size, dtype, calls, matched, fastest, median, busbw, predicted, by, tuned, tuned_by in con.execute(
-            SQL
-        ).fetchall():
+        for (
+            run,
+            kind,
+            ranks,
+            size,
+            dtype,
+            calls,
+            matched,
+            fastest,
+            median,
+            busbw,
+            predicted,
+            by,
+            tuned,
+            tuned_by,
+        ) in con.execute(SQL).fetchall():
             message = "" if size is None else f"{size:,} B {dtype or ''}".strip()
             ratio = f"{fastest / predicted:.2f}" if predicted else ""
             cells = [
@@ -49,4 +62,4 @@ def rows(paths: list[Path]) -> list[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="+", type=Path)
-    print("\n".join(rows(parser.parse_args().paths)))  # noqa: T201
+    print("\n".join(rows(parser.parse_args().paths)))

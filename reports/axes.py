@@ -43,9 +43,7 @@ Mesh = Mapping[str, int]
 """Axes and their sizes, the last one fastest."""
 
 
-def axis_of(
-    traffic: Traffic, mesh: Mesh, config: Mapping[str, Any], world_size: int | None
-) -> tuple[str | None, str]:
+def axis_of(traffic: Traffic, mesh: Mesh, config: Mapping[str, Any], world_size: int | None) -> tuple[str | None, str]:
     """The axis (several that a group spans are joined by +), and how it is known, or why not."""
     if traffic.size == 1:
         return None, "one rank"

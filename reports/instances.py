@@ -191,12 +191,19 @@ def _unshifted(calls: pl.DataFrame) -> pl.DataFrame:
     mine = ["group", "epoch", "who"]
     ahead = (pl.col("end") - pl.col("end_1")).median().over(mine)
     slack = _MOST_DRIFT * (pl.col("end") - pl.col("end").median().over(mine)).abs()
-    together = (pl.col("start_1") + ahead <= pl.col("end") + slack) & (pl.col("start") <= pl.col("end_1") + ahead + slack)
-    seen = there.with_columns(together=together).group_by(mine).agg(
-        agree=(pl.col("what") == pl.col("what_1")).mean(), together=pl.col("together").mean()
+    together = (pl.col("start_1") + ahead <= pl.col("end") + slack) & (
+        pl.col("start") <= pl.col("end_1") + ahead + slack
     )
-    doubt = calls.select(mine).unique().join(seen, on=mine, how="left").filter(
-        (pl.col("agree").fill_null(0) < _MOSTLY) | (pl.col("together").fill_null(0) < _MOSTLY)
+    seen = (
+        there.with_columns(together=together)
+        .group_by(mine)
+        .agg(agree=(pl.col("what") == pl.col("what_1")).mean(), together=pl.col("together").mean())
+    )
+    doubt = (
+        calls.select(mine)
+        .unique()
+        .join(seen, on=mine, how="left")
+        .filter((pl.col("agree").fill_null(0) < _MOSTLY) | (pl.col("together").fill_null(0) < _MOSTLY))
     )
     shifts = []
     lists = first.partition_by("group", "epoch", as_dict=True, maintain_order=True) if len(doubt) else {}
@@ -309,7 +316,7 @@ def _equal(a: np.ndarray, b: np.ndarray) -> int:
 
 
 def by_time(
-    calls: pl.DataFrame, same: Same, tied: np.ndarray, start: np.ndarray, end: np.ndarray, tolerance: np.ndarray
+    calls: pl.DataFrame, same: Same, tied: np.ndarray, *, start: np.ndarray, end: np.ndarray, tolerance: np.ndarray
 ) -> list[tuple[np.ndarray, int]]:
     """Calls without a partner that end together on aligned clocks: rows, and the instance they join (-1: a new one).
 
@@ -319,7 +326,11 @@ def by_time(
     if not alone.any():
         return []
     gap = np.maximum(_TOGETHER_NS, tolerance)
-    codes = calls.select(pl.struct("group", "what", pl.col("step").fill_null(-1)).rank("dense").cast(pl.Int64)).to_series().to_numpy()
+    codes = (
+        calls.select(pl.struct("group", "what", pl.col("step").fill_null(-1)).rank("dense").cast(pl.Int64))
+        .to_series()
+        .to_numpy()
+    )
     wanted = np.isin(codes, np.unique(codes[alone])) & tied
     rows = np.flatnonzero(wanted)
     rows = rows[np.lexsort((end[rows], codes[rows]))]

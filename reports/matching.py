@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from tracegap.models.nccl import PAIRWISE
 from tracegap.models.ops import CollectiveKind
 from tracegap.reports import clocks, instances
-from tracegap.reports.clocks import Clock, Completions
+from tracegap.reports.clocks import Clock
+from tracegap.reports.completions import Completions
 from tracegap.reports.instances import CALL_SCHEMA, How, Same
 from tracegap.reports.parts import Parts
 
@@ -59,10 +59,10 @@ def match(calls: pl.DataFrame) -> Matched:
     impossible = times.impossible(same.number, tied, times.usual)
     if impossible.any() or (tied & (same.number < 0)).any():
         same.part(impossible)
-        same.join(instances.by_time(coded, same, tied, times.start_c, times.end_c, times.usual))
+        same.join(instances.by_time(coded, same, tied, start=times.start_c, end=times.end_c, tolerance=times.usual))
         times.align(np.where(tied, same.number, -1))
         same.part(times.impossible(same.number, tied, times.residual))
-    return Matched(_rows(calls, coded, same, times, tied), times.clocks)
+    return Matched(_rows(calls, same, times, tied), times.clocks)
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ _ROWS = {
 }
 
 
-def _rows(calls: pl.DataFrame, coded: pl.DataFrame, same: Same, times: _Times, tied: np.ndarray) -> pl.DataFrame:
+def _rows(calls: pl.DataFrame, same: Same, times: _Times, tied: np.ndarray) -> pl.DataFrame:
     """Arrival and last rank of each instance. Nobody is called late by less than the clocks agree."""
     arrival, late = np.zeros(len(calls), dtype=np.int64), np.zeros(len(calls), dtype=np.int64)
     last = np.full(len(calls), -1, dtype=np.int64)

@@ -89,7 +89,7 @@ def _uneven(calls: pl.DataFrame, topology: Mapping[str, Any]) -> pl.DataFrame:
         differ=(pl.col("send_splits").is_not_null().any() | (most.n_unique() > 1)).over("together"),
     ).filter("differ")
     rows, known = [], dict[tuple[Any, ...], tuple[int | None, str]]()
-    for (_,), part in exchanges.partition_by("together", as_dict=True, maintain_order=True).items():
+    for part in exchanges.partition_by("together", maintain_order=True):
         first = part.row(0, named=True)
         key = (first["hardware"], first["group_size"], first["group_ranks"], first["busiest"], *part["send_splits"])
         if key not in known:
@@ -99,9 +99,7 @@ def _uneven(calls: pl.DataFrame, topology: Mapping[str, Any]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _of_exchange(
-    part: pl.DataFrame, first: Mapping[str, Any], topology: Mapping[str, Any]
-) -> tuple[int | None, str]:
+def _of_exchange(part: pl.DataFrame, first: Mapping[str, Any], topology: Mapping[str, Any]) -> tuple[int | None, str]:
     """Time of an uneven all-to-all: from the whole matrix of messages, or by its busiest rank."""
     size = first["group_size"]
     ranks = json.loads(first["group_ranks"]) if first["group_ranks"] else None

@@ -158,7 +158,7 @@ def _exchange(row: dict[str, Any], args: CommArgs, rank: int | None) -> dict[str
         return dict.fromkeys(("sent_bytes", "received_bytes", "send_splits", "recv_splits"))
     ranks, width = json.loads(row["group_ranks"] or "[]"), DTYPE_BYTES[row["dtype"]]
     place = ranks.index(rank) if rank in ranks else None
-    columns = {}
+    columns: dict[str, Any] = {}
     for name, splits, total, given in (
         ("sent_bytes", "send_splits", args.in_nelems, args.in_split),
         ("received_bytes", "recv_splits", args.out_nelems, args.out_split),

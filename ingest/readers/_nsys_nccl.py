@@ -115,7 +115,11 @@ class Calls:
         rows = [r for r in rows if kind is None or self._kind(r) == kind]
         # Calls of one kind on one communicator that are grouped run as one kernel, and their sizes add up.
         told = [self._values[r] for r in rows]
-        if not rows or not alone or len({(self._kind(r), v.get(COMMUNICATOR)) for r, v in zip(rows, told, strict=True)}) > 1:
+        if (
+            not rows
+            or not alone
+            or len({(self._kind(r), v.get(COMMUNICATOR)) for r, v in zip(rows, told, strict=True)}) > 1
+        ):
             return Call(kind)
         group_id, ranks = self._communicator(told[0])
         kind = kind or self._kind(rows[0])

@@ -17,7 +17,8 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
     calls = store.frame_of(
         con,
         """
-        select c.trace_id, c.device_id, c.op_id, c.rank, o.step, c.group_id, coalesce(cast(c.group_ranks as varchar), c.group_id, '?') as "group",
+        select c.trace_id, c.device_id, c.op_id, c.rank, o.step, c.group_id,
+               coalesce(cast(c.group_ranks as varchar), c.group_id, '?') as "group",
                c.collective, m.instance_id, m.last_rank, m.late_ns, m.arrival_ns, m.predicted_ns, o.start_ns, o.dur_ns
         from collectives c join ops o using (trace_id, op_id) join collective_matches m using (trace_id, op_id)
         join traces t using (trace_id)
@@ -66,7 +67,18 @@ def _spent(con: duckdb.DuckDBPyConnection, calls: pl.DataFrame) -> tuple[np.ndar
     return spent, in_step
 
 
-_COLUMNS = ("trace_id", "device_id", "rank", "step", "group_id", "collective", "cause", "arrivals", "late_ns", "wait_ns")
+_COLUMNS = (
+    "trace_id",
+    "device_id",
+    "rank",
+    "step",
+    "group_id",
+    "collective",
+    "cause",
+    "arrivals",
+    "late_ns",
+    "wait_ns",
+)
 
 
 def _late(calls: pl.DataFrame) -> pl.DataFrame:
@@ -74,9 +86,11 @@ def _late(calls: pl.DataFrame) -> pl.DataFrame:
     others = pl.col("wait_ns").sum().over("instance_id") - pl.col("wait_ns")
     last = calls.with_columns(wait_ns=others).filter(pl.col("cause").is_not_null())
     keys = ["trace_id", "device_id", "rank", "step", "group_id", "collective", "cause"]
-    return last.group_by(keys, maintain_order=True).agg(
-        pl.len().cast(pl.Int64).alias("arrivals"), pl.col("late_ns", "wait_ns").sum()
-    ).select(_COLUMNS)
+    return (
+        last.group_by(keys, maintain_order=True)
+        .agg(pl.len().cast(pl.Int64).alias("arrivals"), pl.col("late_ns", "wait_ns").sum())
+        .select(_COLUMNS)
+    )
 
 
 def _slow(calls: pl.DataFrame) -> pl.DataFrame:
@@ -89,11 +103,15 @@ def _slow(calls: pl.DataFrame) -> pl.DataFrame:
         wait_ns=pl.col("wait_ns").sum(),
     )
     found = together.filter(~pl.col("late") & pl.col("slow"))
-    return found.group_by("step", "group_id", "collective", maintain_order=True).agg(
-        pl.col("trace_id", "device_id").first(),
-        rank=pl.lit(None, dtype=pl.Int64),
-        cause=pl.lit(lateness.COLLECTIVE),
-        arrivals=pl.len().cast(pl.Int64),
-        late_ns=pl.col("beyond").sum(),
-        wait_ns=pl.col("wait_ns").sum(),
-    ).select(_COLUMNS)
+    return (
+        found.group_by("step", "group_id", "collective", maintain_order=True)
+        .agg(
+            pl.col("trace_id", "device_id").first(),
+            rank=pl.lit(None, dtype=pl.Int64),
+            cause=pl.lit(lateness.COLLECTIVE),
+            arrivals=pl.len().cast(pl.Int64),
+            late_ns=pl.col("beyond").sum(),
+            wait_ns=pl.col("wait_ns").sum(),
+        )
+        .select(_COLUMNS)
+    )

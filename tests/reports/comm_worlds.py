@@ -60,7 +60,9 @@ def world(
     }
     instance = 0
 
-    def record(rank: int, kind: str, group: str, seq: int, size: int, start: float, end: float, **more: object) -> None:
+    def record(  # noqa: PLR0917 - a row of a table
+        rank: int, kind: str, group: str, seq: int, size: int, start: float, end: float, **more: object
+    ) -> None:
         a, b = epoch_ns + clock.local(rank, start), epoch_ns + clock.local(rank, end)
         out.append(
             {

@@ -41,8 +41,18 @@ def test_a_group_of_unknown_ranks_is_the_only_axis_of_its_size():
 
 def test_megatron_sizes():
     # 16 ranks, tp 2, cp 2, pp 2: dp 2 is left. tp is the fastest, then cp, dp, pp: strides 1, 2, 4, 8.
-    config = {"args.tensor_model_parallel_size": 2, "args.context-parallel-size": 2, "args.pipeline_model_parallel_size": "2"}
-    for ranks, want in (([0, 1], "tensor"), ([0, 2], "context"), ([0, 4], "data"), ([0, 8], "pipeline"), ([0, 2, 4, 6], "data+context")):
+    config = {
+        "args.tensor_model_parallel_size": 2,
+        "args.context-parallel-size": 2,
+        "args.pipeline_model_parallel_size": "2",
+    }
+    for ranks, want in (
+        ([0, 1], "tensor"),
+        ([0, 2], "context"),
+        ([0, 4], "data"),
+        ([0, 8], "pipeline"),
+        ([0, 2, 4, 6], "data+context"),
+    ):
         assert axis(ranks, config=config) == (want, "config")
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import polars as pl
 import pytest
-
 from tests.reports.comm_worlds import clock_errors_ns, world
+
 from tracegap.reports.matching import match
 
 SEEDS = range(50)
@@ -112,7 +112,9 @@ def test_one_rank_with_another_clock_moves_alone():
     w = world(2, (2, 4), rounds=50, offset_ns=0, drift=0, jitter_ns=0, noise=False)
     fast = pl.col("rank") == 5
     epoch = 1_796_000_000_000_000_000
-    start = pl.when(fast).then(pl.col("start_ns") + 20_000_000 + ((pl.col("start_ns") - epoch) * 80e-6).round().cast(pl.Int64))
+    start = pl.when(fast).then(
+        pl.col("start_ns") + 20_000_000 + ((pl.col("start_ns") - epoch) * 80e-6).round().cast(pl.Int64)
+    )
     dur = pl.when(fast).then((pl.col("dur_ns") * (1 + 80e-6)).round().cast(pl.Int64)).otherwise("dur_ns")
     calls = w.calls.with_columns(start_ns=start.otherwise("start_ns"), dur_ns=dur)
     clocks = match(calls.drop("true_start_ns", "instance", "straggler")).clocks

@@ -8,7 +8,13 @@ from tracegap.ingest.store import frame_of, open_store
 from tracegap.ingest.trace import OPS, Device, Trace
 from tracegap.reports import join
 
-NAMES = ("Memcpy HtoD (Pinned -> Device)", "MemcpyD2H", "Memcpy PtoP (Device -> Device)", "Memcpy DtoD (Device -> Device)", "copy-start.1")
+NAMES = (
+    "Memcpy HtoD (Pinned -> Device)",
+    "MemcpyD2H",
+    "Memcpy PtoP (Device -> Device)",
+    "Memcpy DtoD (Device -> Device)",
+    "copy-start.1",
+)
 
 
 def copies(device):
@@ -28,7 +34,8 @@ def gap(tmp_path, device):
         store_trace(con, copies(device), trace_id="t", run_id="run", path="t.json", sha256="t")
         join.evaluate(con, "run")
         return frame_of(
-            con, "select way, link, predicted_ns, efficiency_frac, exposed_ns, unknown_because from copy_gap order by op_id"
+            con,
+            "select way, link, predicted_ns, efficiency_frac, exposed_ns, unknown_because from copy_gap order by op_id",
         ).rows()
 
 

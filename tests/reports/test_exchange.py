@@ -95,7 +95,9 @@ def test_what_is_sent_is_what_is_received(tmp_path_factory, matrix):
     assert gap["sent_bytes"].sum() == gap["received_bytes"].sum()
     for i, row in enumerate(matrix):
         # Equal parts are not spelled out.
-        assert splits["send_splits"][i] == (None if len(set(row)) == 1 else json.dumps([2 * n for n in row], separators=(",", ":")))
+        assert splits["send_splits"][i] == (
+            None if len(set(row)) == 1 else json.dumps([2 * n for n in row], separators=(",", ":"))
+        )
 
 
 def asked(config=None, **row):
@@ -109,7 +111,14 @@ def asked(config=None, **row):
 
 def test_a_message_to_a_peer_goes_over_the_links_between_the_two():
     # Pipeline group [0, 8, 16, 24]: rank 8 sends 50 MB to rank 16, node 1 to node 2, at 50 GB/s: 1 ms and one step.
-    row = {"collective": "send", "message_bytes": 50_000_000, "group_size": 4, "group_ranks": "[0,8,16,24]", "rank": 8, "peer": 16}
+    row = {
+        "collective": "send",
+        "message_bytes": 50_000_000,
+        "group_size": 4,
+        "group_ranks": "[0,8,16,24]",
+        "rank": 8,
+        "peer": 16,
+    }
     ns, by, *_ = asked(**row)
     assert by == "2 domains of 1 (switch, 450 GB/s), network 50.0 GB/s a device"
     assert ns == 1_000_000 + 6_600 + 5_000

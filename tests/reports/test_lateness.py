@@ -16,6 +16,7 @@ from tracegap.reports.stages import collectives, late_arrivals
 RANKS, STEPS, BUCKETS = 4, 6, 3
 PLANTED = ("compute", "host", "input", "sync", "copy", "communication")
 THREAD = "1/1"
+EVERYBODY = list(range(RANKS))
 
 
 class Rank:
@@ -25,7 +26,7 @@ class Rank:
         self.ops, self.collectives, self.host, self.marks = [], [], [], []
         self.host_ns, self.device_ns, self.comm_ns = 10_000, 0, 0
 
-    def op(self, op_class, start, dur, launch, stream, step):
+    def op(self, op_class, start, dur, *, launch, stream):
         self.ops.append(
             {"op_id": len(self.ops), "device_id": "0", "stream": stream, "name": op_class, "op_class": op_class,
              "start_ns": start, "dur_ns": dur, "cost_source": "none", "launch_ns": launch, "launch_thread": THREAD}
@@ -36,10 +37,10 @@ class Rank:
                           "dur_ns": ns})  # fmt: skip
         self.host_ns += ns
 
-    def work(self, op_class, dur, step):
+    def work(self, op_class, dur):
         launch, self.host_ns = self.host_ns, self.host_ns + 4_000
         start = max(launch + 5_000, self.device_ns)
-        self.op(op_class, start, dur, launch, "7", step)
+        self.op(op_class, start, dur, launch=launch, stream="7")
         self.device_ns = start + dur
 
     def arrive(self):
@@ -47,13 +48,36 @@ class Rank:
         launch, self.host_ns = self.host_ns, self.host_ns + 4_000
         return max(launch + 5_000, self.device_ns + 1_000, self.comm_ns), launch
 
-    def meet(self, start, end, launch, group, seq, step, members):
+    def meet(self, start, end, launch, *, group, seq, members):
         self.collectives.append(
             {"op_id": len(self.ops), "collective": "all_reduce", "group_id": group, "group_ranks": str(members),
              "group_size": len(members), "seq": seq, "message_bytes": 1 << 20, "dtype": "bf16"}
         )  # fmt: skip
-        self.op("collective", start, end - start, launch, "20", step)
+        self.op("collective", start, end - start, launch=launch, stream="20")
         self.comm_ns = end
+
+
+def held_back(rank, cause, more_ns, jitter_ns):
+    """The work of a bucket, with so much more of a cause."""
+    if cause == "host":
+        rank.host_ns += more_ns
+    elif more_ns and cause in ("input", "sync"):
+        rank.held(cause, more_ns)
+    elif more_ns and cause == "copy":
+        rank.work("copy", more_ns)
+    rank.work("matmul", 200_000 + jitter_ns + (more_ns if cause in ("compute", "communication") else 0))
+
+
+def pairs_meet(ranks, rng, seq):
+    """Pairs meet before all do: the partner of the slow rank waits there."""
+    for a in range(0, RANKS, 2):
+        pair = [a, a + 1]
+        arrivals = [ranks[r].arrive() for r in pair]
+        end = max(start for start, _ in arrivals) + 30_000
+        for r, (start, launch) in zip(pair, arrivals, strict=True):
+            ranks[r].meet(start, end, launch, group=f"pair {pair}", seq=seq, members=pair)
+            ranks[r].device_ns = end
+            ranks[r].work("matmul", 20_000 + int(rng.integers(4_000)))
 
 
 def job(seed, cause, *, hidden, late_ns=400_000):
@@ -61,7 +85,6 @@ def job(seed, cause, *, hidden, late_ns=400_000):
     rng = np.random.default_rng(seed)
     slow, bucket = int(rng.integers(RANKS)), int(rng.integers(BUCKETS))
     ranks = [Rank() for _ in range(RANKS)]
-    everybody = list(range(RANKS))
     planted, seq = set(), 0
     for step in range(STEPS):
         begun = [rank.host_ns for rank in ranks]
@@ -72,29 +95,13 @@ def job(seed, cause, *, hidden, late_ns=400_000):
             if late:
                 planted.add(seq)
             for number, rank in enumerate(ranks):
-                more = late_ns if late and number == slow else 0
-                if more and cause == "host":
-                    rank.host_ns += more
-                if more and cause in ("input", "sync"):
-                    rank.held(cause, more)
-                if more and cause == "copy":
-                    rank.work("copy", more, step)
-                own = more if cause in ("compute", "communication") else 0
-                rank.work("matmul", 200_000 + int(rng.integers(4_000)) + own, step)
+                held_back(rank, cause, late_ns if late and number == slow else 0, int(rng.integers(4_000)))
             if cause == "communication":
-                # Before all of them meet, pairs do: the partner of the slow rank waits there.
-                for a in range(0, RANKS, 2):
-                    pair = [a, a + 1]
-                    arrivals = [ranks[r].arrive() for r in pair]
-                    end = max(start for start, _ in arrivals) + 30_000
-                    for r, (start, launch) in zip(pair, arrivals, strict=True):
-                        ranks[r].meet(start, end, launch, f"pair {pair}", seq, step, pair)
-                        ranks[r].device_ns = end
-                        ranks[r].work("matmul", 20_000 + int(rng.integers(4_000)), step)
+                pairs_meet(ranks, rng, seq)
             arrivals = [rank.arrive() for rank in ranks]
             end = max(start for start, _ in arrivals) + 60_000
             for rank, (start, launch) in zip(ranks, arrivals, strict=True):
-                rank.meet(start, end, launch, "all", seq, step, everybody)
+                rank.meet(start, end, launch, group="all", seq=seq, members=EVERYBODY)
                 if not hidden:
                     rank.device_ns, rank.host_ns = end, max(rank.host_ns, end - 3_000)
             seq += 1
@@ -171,13 +178,15 @@ def test_a_collective_that_is_slow_for_all_is_nobodys_fault(con):
     ranks = [Rank() for _ in range(RANKS)]
     for seq in range(4):
         for rank in ranks:
-            rank.work("matmul", 100_000, 0)
+            rank.work("matmul", 100_000)
         arrivals = [rank.arrive() for rank in ranks]
         for rank, (start, launch) in zip(ranks, arrivals, strict=True):
-            rank.meet(start, start + 900_000, launch, "all", seq, 0, list(range(RANKS)))
+            rank.meet(start, start + 900_000, launch, group="all", seq=seq, members=EVERYBODY)
             rank.host_ns = rank.device_ns = start + 900_000
     for rank in ranks:
-        rank.marks.append({"step": 0, "start_ns": 0, "dur_ns": rank.host_ns, "source": "profiler_step", "thread": THREAD})
+        rank.marks.append(
+            {"step": 0, "start_ns": 0, "dur_ns": rank.host_ns, "source": "profiler_step", "thread": THREAD}
+        )
     put(con, [trace(rank, number) for number, rank in enumerate(ranks)], "slow")
     ((predicted,),) = con.execute("select distinct predicted_ns from collective_gap where run_id = 'slow'").fetchall()
     rows = frame_of(
@@ -189,7 +198,9 @@ def test_a_collective_that_is_slow_for_all_is_nobodys_fault(con):
 @settings(max_examples=50)
 @given(
     st.lists(
-        st.tuples(st.integers(0, 2_000), st.integers(0, 400), st.sampled_from(["matmul", "collective", "copy"]), st.integers(0, 2_000)),
+        st.tuples(
+            st.integers(0, 2_000), st.integers(0, 400), st.sampled_from(["matmul", "collective", "copy"]), st.integers(0, 2_000)
+        ),
         min_size=2, max_size=25,
     )
 )  # fmt: skip
@@ -200,7 +211,9 @@ def test_what_a_device_did_adds_up_to_the_time_between(rows):
             for i, (a, d, c, h) in enumerate(rows)
         ]
     ).sort("start_ns", "op_id")
-    host = pl.DataFrame({"thread": [THREAD, THREAD], "kind": ["sync", "input"], "start_ns": [100, 300], "dur_ns": [150, 500]})
+    host = pl.DataFrame(
+        {"thread": [THREAD, THREAD], "kind": ["sync", "input"], "start_ns": [100, 300], "dur_ns": [150, 500]}
+    )
     ledger = lateness.Ledger.of(ops, host, None)
     edges = np.unique(np.concatenate((ops["start_ns"].to_numpy(), (ops["start_ns"] + ops["dur_ns"]).to_numpy())))
     starts, ends = edges[:-1], np.roll(edges, -1)[:-1]

@@ -86,7 +86,11 @@ def test_calls_that_do_not_overlap_are_no_match():
     both = [
         (t, r, 1, "all_reduce", "g", k, 8, 1000 * k, 1000 * k + 100) for k in range(19) for t, r in (("a", 0), ("b", 1))
     ]
-    rows = [*both, ("a", 0, 1, "all_reduce", "g", 19, 8, 19_000, 19_100), ("b", 1, 1, "all_reduce", "g", 19, 8, 99_000, 99_100)]
+    rows = [
+        *both,
+        ("a", 0, 1, "all_reduce", "g", 19, 8, 19_000, 19_100),
+        ("b", 1, 1, "all_reduce", "g", 19, 8, 99_000, 99_100),
+    ]
     matched = match(calls(rows)).rows
     assert matched["instance_id"].null_count() == 2
     assert matched["instance_id"].to_list()[-2:] == [None, None]
@@ -218,7 +222,10 @@ def test_a_missing_rank_takes_no_partner_from_the_others():
 def test_two_communicators_of_the_same_ranks_count_apart():
     rows = []
     for r in range(2):
-        rows += [(f"t{r}", r, 1, "all_reduce", "dp [0,1]", 5, 8, 100, 200), (f"t{r}", r, 1, "all_reduce", "tp [0,1]", 5, 8, 300, 400)]
+        rows += [
+            (f"t{r}", r, 1, "all_reduce", "dp [0,1]", 5, 8, 100, 200),
+            (f"t{r}", r, 1, "all_reduce", "tp [0,1]", 5, 8, 300, 400),
+        ]
     matched = match(calls(rows)).rows
     assert matched["instance_id"].to_list() == [0, 1, 0, 1]
 
@@ -245,9 +252,10 @@ def test_an_uneven_all_to_all_is_one_whatever_each_rank_sends(seq):
 
 def test_sends_meet_receives_by_peer_and_order_and_numbers_of_messages_are_no_numbers_of_collectives():
     # Rank 0 sends twice to rank 1 and once to rank 2; the all-reduce between has number 0 as the first message has.
-    def call(r, kind, seq, peer, start, end, size=8):
+    def call(r, kind, seq, peer, start, end):  # noqa: PLR0917 - a row of a table
         return {"trace_id": f"t{r}", "device_id": "0", "rank": r, "step": 1, "collective": kind, "group_id": "pp", "seq": seq,
-                "message_bytes": size, "peer": peer, "start_ns": start, "dur_ns": end - start, "group_ranks": "[0,1,2]"}  # fmt: skip
+                "message_bytes": 8, "peer": peer, "start_ns": start, "dur_ns": end - start,
+                "group_ranks": "[0,1,2]"}  # fmt: skip
 
     rows = [
         call(0, "send", 0, 1, 0, 100), call(0, "send", 1, 2, 100, 200), call(0, "all_reduce", 0, None, 200, 400),
