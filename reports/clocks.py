@@ -35,6 +35,8 @@ class Clock:
     """Median of the disagreement: as `residual_ns`, but nothing that is matched wrongly reaches it."""
     error_ns: int | None = 0
     """Standard error of the offset against the reference at most, ns; None: completions are too few to tell."""
+    between_ns: int = 0
+    """Error of the offset against traces with which it shares messages only, ns."""
     reference: str = ""
     """Trace whose clock the common one is; clocks of another reference cannot be compared."""
 
@@ -69,7 +71,13 @@ def solve(done: Completions, names: Sequence[str]) -> dict[str, Clock]:
     np.logical_or.at(part_moves, tree.root[edges.here], edges.differ)
     offset, drift = np.where(part_moves[tree.root], offset, 0), np.where(part_moves[tree.root], drift, 0)
     clocks = {
-        i: Clock(round(float(offset[i])), float(drift[i]), anchor, 0, 0, _ns(tree.error_ns[i]), names[tree.root[i]])
+        i: Clock(
+            offset_ns=round(float(offset[i])),
+            drift=float(drift[i]),
+            anchor_ns=anchor,
+            error_ns=_ns(tree.error_ns[i]),
+            reference=names[tree.root[i]],
+        )
         for i in np.unique(done.trace).tolist()
     }
     off = _disagreement(done, clocks)

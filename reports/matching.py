@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 
 from tracegap.models.ops import CollectiveKind
-from tracegap.reports import clocks, instances
+from tracegap.reports import clock_messages, clocks, instances
+from tracegap.reports.clock_messages import Messages
 from tracegap.reports.clocks import Clock
 from tracegap.reports.completions import Completions
 from tracegap.reports.instances import CALL_SCHEMA, How, Same
@@ -62,7 +63,19 @@ def match(calls: pl.DataFrame) -> Matched:
         same.join(instances.by_time(coded, same, tied, start=times.start_c, end=times.end_c, tolerance=times.usual))
         times.align(np.where(tied, same.number, -1))
         same.part(times.impossible(same.number, tied, times.residual))
+    times.join(_messages(calls, same, times))
     return Matched(_rows(calls, same, times, tied), times.clocks)
+
+
+def _messages(calls: pl.DataFrame, same: Same, times: "_Times") -> Messages:
+    """The sends and receives that are matched."""
+    paired = np.where(same.how == list(How).index(How.PAIR), same.number, -1)
+    sends = (calls["collective"] == CollectiveKind.SEND.value).fill_null(value=False).to_numpy()
+    rows = Parts.of(paired).rows
+    out, back = rows[sends[rows]], rows[~sends[rows]]
+    return Messages(
+        source=times.trace[out], target=times.trace[back], send_ns=times.start[out], received_ns=times.end[back]
+    )
 
 
 @dataclass(slots=True)
@@ -80,6 +93,8 @@ class _Times:
     """Of the clock of each call's trace, ns: what no statement is finer than."""
     usual: np.ndarray
     """Likewise a bound of the disagreement of completions that are matched rightly, whatever others are."""
+    between: np.ndarray
+    """Error of its clock against those that it shares messages with only, ns."""
     clocks: dict[str, Clock] = field(default_factory=dict)
 
     @classmethod
@@ -90,18 +105,26 @@ class _Times:
         names = calls["trace_id"].unique().sort().to_list()
         trace = calls["trace_id"].replace_strict(names, range(len(names)), return_dtype=pl.Int64).to_numpy()
         nothing = np.zeros(len(start), dtype=np.int64)
-        return cls(base, names, trace, start, end, start.copy(), end.copy(), nothing, nothing)
+        return cls(base, names, trace, start, end, start.copy(), end.copy(), nothing, nothing, nothing)
 
     def align(self, instance: np.ndarray) -> None:
         """Brings the clocks together by the completions of instances (-1: of none that ends together)."""
-        found = clocks.solve(Completions.of(instance, self.trace, self.end, len(self.names)), self.names)
+        self._move(clocks.solve(Completions.of(instance, self.trace, self.end, len(self.names)), self.names))
+
+    def join(self, messages: Messages) -> None:
+        """Brings parts together that share messages only."""
+        here = {name: clock.moved(-self.base) for name, clock in self.clocks.items()}
+        self._move(clock_messages.join(here, messages, self.names))
+
+    def _move(self, found: dict[str, Clock]) -> None:
         self.start_c, self.end_c = self.start.copy(), self.end.copy()
-        self.residual, self.usual = np.zeros((2, len(self.start)), dtype=np.int64)
+        self.residual, self.usual, self.between = np.zeros((3, len(self.start)), dtype=np.int64)
         for number, name in enumerate(self.names):
             if clock := found.get(name):
                 mine = self.trace == number
                 self.start_c[mine], self.end_c[mine] = clock.common(self.start[mine]), clock.common(self.end[mine])
                 self.residual[mine], self.usual[mine] = clock.residual_ns, _FAR * clock.usual_ns + _ROUNDING_NS
+                self.between[mine] = clock.between_ns
         self.clocks = {name: clock.moved(self.base) for name, clock in found.items()}
 
     def impossible(self, instance: np.ndarray, tied: np.ndarray, tolerance: np.ndarray) -> np.ndarray:
@@ -142,7 +165,8 @@ def _rows(calls: pl.DataFrame, same: Same, times: _Times, tied: np.ndarray) -> p
         counted[place] = np.iinfo(np.int64).min
         before = parts.most(counted)
         ahead = np.where(before > np.iinfo(np.int64).min, latest - before, 0)
-        sure = latest - parts.least(start) > parts.most(times.residual)
+        doubt = np.where(tied, times.residual, np.maximum(times.residual, times.between))
+        sure = latest - parts.least(start) > parts.most(doubt)
         arrival[parts.rows] = latest[parts.number] - (times.start_c - times.start)[parts.rows]
         ranks = calls["rank"].fill_null(-1).to_numpy()[place]
         last[parts.rows] = np.where(sure, ranks, -1)[parts.number]

@@ -45,8 +45,15 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
                               clock_reference = ?
             where trace_id = ?
             """,
-            [clock.at(origins[trace_id]), clock.drift, clock.residual_ns, clock.error_ns, clock.reference, trace_id],
+            [clock.at(origins[trace_id]), clock.drift, clock.residual_ns, _error_ns(clock), clock.reference, trace_id],
         ).fetchall()
+
+
+def _error_ns(clock: matching.Clock) -> int | None:
+    """Of the offset against the reference; what separates parts that share messages only is more than what clocks within
+    one leave.
+    """
+    return max(clock.error_ns or 0, clock.between_ns) if clock.between_ns else clock.error_ns
 
 
 def _whole_job_groups(

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from tests.reports.comm_worlds import clock_errors_ns, world
 
-from tracegap.reports.matching import match
+from tracegap.reports.matching import CALL_SCHEMA, match
 
 SEEDS = range(50)
 
@@ -124,3 +124,53 @@ def test_one_rank_with_another_clock_moves_alone():
         if name != "t005":
             assert abs(clock.offset_ns) <= 2
             assert abs(clock.drift) < 1e-8
+
+
+def stages(offset_ns, *, ways=("forward", "backward"), seed=0):
+    """Two stages of two ranks that reduce among themselves; the last of one and the first of the other exchange messages."""
+    rng = np.random.default_rng(seed)
+    rows = []
+
+    def call(rank, kind, group, start, end, **more):
+        ahead = offset_ns if rank > 1 else 0
+        rows.append(
+            {"trace_id": f"t{rank}", "op_id": len(rows), "device_id": "0", "rank": rank, "step": 1, "collective": kind,
+             "group_id": group, "message_bytes": 8, "start_ns": round(start) + ahead, "dur_ns": round(end) - round(start), **more}
+        )  # fmt: skip
+
+    for k in range(20):
+        t = 1e6 * k
+        for first in (0, 2):
+            for rank in (first, first + 1):
+                call(rank, "all_reduce", f"stage {first}", t + rng.uniform(0, 1e4), t + 50_000, seq=k)
+        for way, (a, b) in {"forward": (1, 2), "backward": (2, 1)}.items():
+            if way in ways:
+                start = t + 100_000 + (300_000 if way == "backward" else 0)
+                took = rng.uniform(20_000, 60_000)
+                call(a, "send", "pp", start, start + took, peer=b)
+                call(b, "recv", "pp", start - rng.uniform(0, 30_000), start + took, peer=a)
+    return match(pl.DataFrame(rows, schema=CALL_SCHEMA))
+
+
+@pytest.mark.parametrize("offset_ns", [30_000_000, -7_000_000])
+def test_stages_of_a_pipeline_are_joined_by_messages_both_ways_as_far_as_these_tell(offset_ns):
+    # Messages take 20 us or more: the least of each way leave an error of 20 us and some.
+    clocks = stages(offset_ns).clocks
+    assert {c.reference for c in clocks.values()} == {"t0"}
+    stated = clocks["t2"].between_ns
+    assert 20_000 <= stated < 30_000
+    assert abs(clocks["t2"].offset_ns + offset_ns) <= stated
+    assert clocks["t2"].offset_ns == clocks["t3"].offset_ns
+    assert (clocks["t1"].offset_ns, clocks["t1"].between_ns) == (0, 0)
+
+
+def test_stages_whose_clocks_may_agree_stay_untouched():
+    clocks = stages(0).clocks
+    assert {(c.offset_ns, c.reference) for c in clocks.values()} == {(0, "t0")}
+    assert clocks["t3"].between_ns >= 20_000
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_messages_one_way_only_tell_no_distance(way):
+    clocks = stages(30_000_000, ways=(way,)).clocks
+    assert {name: c.reference for name, c in clocks.items()} == {"t0": "t0", "t1": "t0", "t2": "t2", "t3": "t2"}
