@@ -50,9 +50,7 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
 
 
 def _error_ns(clock: matching.Clock) -> int | None:
-    """Of the offset against the reference; what separates parts that share messages only is more than what clocks within
-    one leave.
-    """
+    """Of the offset against the reference, through messages too where only these lead to it."""
     return max(clock.error_ns or 0, clock.between_ns) if clock.between_ns else clock.error_ns
 
 
