@@ -97,9 +97,11 @@ TABLES = (
             status VARCHAR ok, or partial: something of the file is lost (see diagnostics)
             diagnostics JSON list of objects with code, severity, count, where, message
             facts JSON counts of the raw file, free form by format
-            clock_offset_ns BIGINT added to times of this trace to compare ranks, ns; NULL = not aligned
-            clock_drift_frac DOUBLE part by which the clock of this trace is stretched when ranks are compared
-            clock_residual_ns BIGINT largest disagreement of aligned completions, ns; NULL = not aligned
+            clock_offset_ns BIGINT added to times of this trace to compare ranks, at its t = 0, ns; NULL = not aligned
+            clock_drift_frac DOUBLE part of its own time that is added further
+            clock_residual_ns BIGINT 95th percentile of the disagreement of aligned completions, ns; NULL = not aligned
+            clock_error_ns BIGINT standard error of the offset at most, ns; NULL = not aligned, or too few completions
+            clock_reference VARCHAR trace whose clock the others of its part of the job are brought to; ranks compare within it
             parser_version BIGINT version of the reader
             manifest_sha256 VARCHAR SHA-256 of the manifest that lay beside it; NULL = none
             ingested_at TIMESTAMP when the file was read, UTC
@@ -289,10 +291,15 @@ recv, send_recv, permute, barrier; NULL = unknown kind
             group_id VARCHAR group of ranks; the same text on all of them; NULL = unknown
             group_ranks JSON list of ranks of the group; NULL = unknown
             group_size BIGINT ranks in the group; NULL = unknown
+            group_desc VARCHAR what the framework calls the group; NULL = nothing
             seq BIGINT number of the call within its group; NULL = unknown
             message_bytes BIGINT size as nccl-tests counts it, bytes: all-gather output, reduce-scatter input, else the buffer
             dtype VARCHAR dtype on the wire; NULL = unknown
             peer BIGINT the other rank of a send or receive
+            sent_bytes BIGINT of an all-to-all: bytes that leave this rank; NULL = no all-to-all, or unknown
+            received_bytes BIGINT of an all-to-all: bytes that reach this rank; over the ranks they add up to what is sent
+            send_splits JSON bytes for each rank of the group, itself included; NULL = even, or unknown
+            recv_splits JSON bytes from each rank of the group; NULL = even, or unknown
             exposed_ns BIGINT part of its duration in which no compute runs, ns
             hidden_ns BIGINT the rest of its duration, ns
         """),
@@ -305,14 +312,66 @@ recv, send_recv, permute, barrier; NULL = unknown kind
             {_TRACE}
             op_id BIGINT an ops.op_id of class collective
             instance_id BIGINT number of the collective within the run: equal on all its ranks; NULL = not matched
-            matched_by VARCHAR seq, order, or why it is not matched
+            matched_by VARCHAR seq, order, pair, time, or why it is not matched
             arrival_ns BIGINT latest start over the ranks, on the clock of this trace, ns; NULL = not matched
-            last_rank BIGINT rank that started last
+            last_rank BIGINT rank that started last; NULL = nobody by more than the clocks agree
+            late_ns BIGINT how much later it started than the last but one, ns
             predicted_ns BIGINT time that the collective model gives, ns; NULL = unknown
             predicted_by VARCHAR model, size and topology used, or why there is none
+            tuned_ns BIGINT time that NCCL's own model gives the algorithm and protocol that it would take, ns; NULL = see tuned_by
+            tuned_by VARCHAR that algorithm and protocol, or why there is none
         """),
         key=("trace_id", "op_id"),
         public=False,
+    ),
+    Table(
+        "device_links",
+        "a link of a device that copies go over",
+        _columns(f"""
+            {_TRACE}
+            {_DEVICE}
+            link VARCHAR host, peer (another device of its scale-up domain), memory (its own)
+            gb_per_s DOUBLE nominal rate in one direction, 10^9 bytes a second; NULL = unknown
+            source VARCHAR where the rate is from, or why there is none
+        """),
+        key=("trace_id", "device_id", "link"),
+        public=False,
+    ),
+    Table(
+        "collective_groups",
+        "a group of ranks, and which axis of the mesh it is",
+        _columns(f"""
+            {_RUN}
+            group_id VARCHAR group of ranks, a collectives.group_id
+            group_size BIGINT ranks in the group; NULL = unknown
+            group_ranks JSON list of ranks of the group; NULL = unknown
+            axis VARCHAR what the group divides: data, fsdp, tensor, pipeline, expert, context, expert_data (replicas of an \
+expert), or the name of an axis of the mesh; several that it spans are joined by +; NULL = unknown
+            axis_source VARCHAR mesh (of the manifest), config (sizes in the configuration), name (of the group), inferred (from \
+what runs on it), or why it is not known
+            calls BIGINT collectives on it, on all ranks of the run
+            bytes BIGINT their messages in all, bytes; NULL = none is known
+            exposed_ns BIGINT their time in which no compute runs, on all ranks of the run, ns
+        """),
+        key=("run_id", "group_id"),
+    ),
+    Table(
+        "late_arrivals",
+        "how often a rank came last to the collectives of a group in a step, by how much, and why",
+        _columns(f"""
+            {_RUN}
+            {_TRACE}
+            {_DEVICE}
+            rank BIGINT the rank that came last; NULL = nobody did, the collectives were slow on all ranks (cause collective)
+            step BIGINT step that launched them; NULL = unknown
+            group_id VARCHAR group of ranks, a collectives.group_id
+            collective VARCHAR kind, a collectives.collective
+            cause VARCHAR what the rank had more of than the others since the group's collective before: compute, communication \
+(it waited in another group), copy, host, sync, input, gap; unknown: there is none before; or collective
+            arrivals BIGINT collectives
+            late_ns BIGINT how much later it came than the last but one, in all, ns; of cause collective: time beyond the prediction
+            wait_ns BIGINT what the other ranks waited in them, in all, ns
+        """),
     ),
     Table(
         "comm_windows",

@@ -126,6 +126,17 @@ def insert(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> N
         del source
 
 
+def update(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> None:
+    """Sets columns of the rows that have the key of a row of the frame; it has the key and what to set."""
+    if len(frame):
+        key = BY_NAME[table].key
+        source = _Arrow(frame)  # found by name through DuckDB's replacement scan
+        sets = ", ".join(f"{name} = source.{name}" for name in frame.columns if name not in key)
+        same = " and ".join(f"{table}.{name} = source.{name}" for name in key)
+        con.execute(f"update {table} set {sets} from source where {same}").fetchall()
+        del source
+
+
 @contextlib.contextmanager
 def little_memory(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
     """Lets DuckDB keep little while rows are loaded: they go to disk row group by row group, and nobody reads them yet."""

@@ -64,10 +64,15 @@ COLLECTIVES = {
     "group_id": pl.String,  # the same text on all ranks of the group; None = unknown
     "group_ranks": pl.String,  # JSON list of global ranks (device ordinals in XSpace)
     "group_size": pl.Int64,
+    "group_desc": pl.String,  # what the framework calls it
     "seq": pl.Int64,  # number of the call within its group, where the trace says it
     "message_bytes": pl.Int64,  # S of nccl-tests: all-gather output, reduce-scatter input, else this rank's input
     "dtype": pl.String,
     "peer": pl.Int64,  # the other rank of a send or receive
+    "sent_bytes": pl.Int64,  # of an all-to-all: what leaves this rank for others
+    "received_bytes": pl.Int64,  # and what comes from them
+    "send_splits": pl.String,  # JSON list of bytes for each rank of the group, where they differ
+    "recv_splits": pl.String,  # and from each
 }
 """One row for every row of OPS of class collective."""
 

@@ -59,8 +59,11 @@ def bus_factor(kind: CollectiveKind, ranks: float) -> float:
 
 
 def ring_steps(kind: CollectiveKind, ranks: int) -> int:
-    """[N3] Steps of a ring over so many ranks (or nodes, for the steps that cross the network)."""
-    if kind in PAIRWISE:
+    """[N3] Steps of a ring over so many ranks (or nodes, for the steps that cross the network).
+
+    Messages between two are sent at once, those of an all-to-all all at once: one step (theory, section 5: one hop).
+    """
+    if kind in PAIRWISE or kind is CollectiveKind.ALL_TO_ALL:
         return min(1, ranks - 1)
     return (2 if kind in REDUCE_AND_SPREAD else 1) * (ranks - 1)
 

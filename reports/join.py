@@ -16,7 +16,13 @@ from tracegap.reports import findings
 from tracegap.reports import stages as _stages
 from tracegap.reports.stage import Run
 
-VIEWS = {"op_gap": "ops", "collective_gap": "collectives", "step_gap": "steps", "run_gap": "runs"}
+VIEWS = {
+    "op_gap": "ops",
+    "collective_gap": "collectives",
+    "copy_gap": "ops",
+    "step_gap": "steps",
+    "run_gap": "runs",
+}
 """Views and the table whose rows theirs are, in the order in which they build on each other; one file each in `sql/`."""
 _SQL = Path(__file__).parent / "sql"
 

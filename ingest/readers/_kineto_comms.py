@@ -27,6 +27,7 @@ class Groups:
         listed = [g for g in config if isinstance(g, dict)] if isinstance(config, list) else []
         self._ranks = {str(g.get("pg_name")): _rank_list(g.get("ranks")) for g in listed}
         self._sizes = {str(g.get("pg_name")): integer(g.get("pg_size")) for g in listed}
+        self._descs = {str(g.get("pg_name")): str(g["pg_desc"]) for g in listed if g.get("pg_desc")}
         count = integer(info.get("pg_count")) or len(listed)
         self.only = next(iter(self._ranks)) if len(self._ranks) == 1 == count else None
         """Name of the group, where the job has just one."""
@@ -35,12 +36,18 @@ class Groups:
         """Global ranks of a group."""
         return self._ranks.get(name or "")
 
+    def desc(self, name: str | None) -> str | None:
+        """What the framework calls a group, such as `mesh_tp` or DATA_PARALLEL_GROUP."""
+        return self._descs.get(name or "")
+
     def size(self, name: str | None) -> int | None:
         """Number of ranks of a group."""
         return self._sizes.get(name or "")
 
 
-def device_collectives(ops: DeviceOps, comm_args: dict[int, CommArgs], groups: Groups) -> pl.DataFrame:
+def device_collectives(
+    ops: DeviceOps, comm_args: dict[int, CommArgs], groups: Groups, rank: int | None
+) -> pl.DataFrame:
     """One row for each collective on a device: by its own metadata, else by that around its launch, else by shapes."""
     rows = []
     known: dict[tuple[Any, ...], dict[str, Any]] = {}  # of many calls little differs but their numbers
@@ -51,9 +58,13 @@ def device_collectives(ops: DeviceOps, comm_args: dict[int, CommArgs], groups: G
         key = (name, *args[:-1])
         if key not in known:
             known[key] = _of_metadata(ops.names[name], args, groups)
+            known[key] |= _exchange(known[key], args, rank)
         row = known[key] | {"op_id": i, "seq": integer(args.seq)}
         if args is NO_COMM and tensors >= 0:
             kind = CollectiveKind(row["collective"]) if row["collective"] else None
+            if kind in (None, CollectiveKind.SEND_RECV):  # sends and receives may be an all-to-all: the call knows
+                kind = collective_kind_of_call(ops.host.inputs_name(tensors)) or kind
+                row["collective"] = None if kind is None else kind.value
             dims, types = _sent(ops.host.inputs_name(tensors), *ops.host.inputs(tensors)[:2])
             if dtype := kernel_dtype(ops.names[name]):  # lists of tensors do not tell theirs
                 types = [dtype] * len(dims)
@@ -83,7 +94,9 @@ def _of_metadata(kernel: str, args: CommArgs, groups: Groups) -> dict[str, Any]:
     ranks = _rank_list(args.group_ranks) or groups.ranks(name) or _stepped_ranks(args, size)
     dtype = DTYPES.get(args.dtype) if isinstance(args.dtype, str) else None
     peer = {CollectiveKind.SEND: args.dst_rank, CollectiveKind.RECV: args.src_rank}.get(kind) if kind else None
+    desc = str(args.group_desc) if args.group_desc not in (None, "") else groups.desc(name)
     return _group_columns(name, ranks, size) | {
+        "group_desc": desc,
         "collective": None if kind is None else str(kind),
         "message_bytes": _message_bytes(kind, args, size, dtype),
         "dtype": dtype,
@@ -131,18 +144,30 @@ def all_to_all_splits(
     told = [comm_args.get(order, NO_COMM) for order in ops.device["order"][rows].tolist()]
     exchanges = [(op_id, args) for op_id, args in zip(rows, told, strict=True) if _is_all_to_all(args)]
     for op_id, args in sorted(exchanges, key=lambda pair: int(ops.device["start"][pair[0]])):
-        row = _of_metadata(ops.name(op_id), args, groups)
-        size, ranks = row["group_size"], json.loads(row["group_ranks"] or "[]")
-        place = ranks.index(rank) if rank in ranks else None
-        splits = [_rank_list(args.in_split) or [], _rank_list(args.out_split) or []]
-        width = DTYPE_BYTES[row["dtype"]] if row["dtype"] else None
-        sent, received = (
-            _leaving(integer(total), split, size, place, width)
-            for total, split in zip((args.in_nelems, args.out_nelems), splits, strict=True)
+        row = _exchange(_of_metadata(ops.name(op_id), args, groups), args, rank)
+        uniform = row["send_splits"] is None and row["recv_splits"] is None
+        found.append(
+            {"op_id": op_id, "send_bytes": row["sent_bytes"], "recv_bytes": row["received_bytes"], "uniform": uniform}
         )
-        uniform = all(len(set(split)) <= 1 for split in splits)
-        found.append({"op_id": op_id, "send_bytes": sent, "recv_bytes": received, "uniform": uniform})
     return found
+
+
+def _exchange(row: dict[str, Any], args: CommArgs, rank: int | None) -> dict[str, Any]:
+    """What an all-to-all moves between this rank and the others, bytes; splits only where they are uneven."""
+    if row["collective"] != CollectiveKind.ALL_TO_ALL or row["dtype"] is None:
+        return dict.fromkeys(("sent_bytes", "received_bytes", "send_splits", "recv_splits"))
+    ranks, width = json.loads(row["group_ranks"] or "[]"), DTYPE_BYTES[row["dtype"]]
+    place = ranks.index(rank) if rank in ranks else None
+    columns: dict[str, Any] = {}
+    for name, splits, total, given in (
+        ("sent_bytes", "send_splits", args.in_nelems, args.in_split),
+        ("received_bytes", "recv_splits", args.out_nelems, args.out_split),
+    ):
+        split = _rank_list(given) or []
+        columns[name] = _leaving(integer(total), split, row["group_size"], place, width)
+        even = len(set(split)) <= 1
+        columns[splits] = None if even else json.dumps([int(n * width) for n in split], separators=(",", ":"))
+    return columns
 
 
 def _is_all_to_all(args: CommArgs) -> bool:

@@ -51,6 +51,7 @@ class CommArgs(NamedTuple):
     group_size: Any = None
     dtype: Any = None
     group_name: Any = None
+    group_desc: Any = None
     group_number: Any = None
     group_ranks: Any = None
     rank_start: Any = None

@@ -33,6 +33,7 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     group_size: Any = msgspec.field(default=None, name="Group size")
     dtype: Any = None
     group_name: Any = msgspec.field(default=None, name="Process Group Name")
+    group_desc: Any = msgspec.field(default=None, name="Process Group Description")
     group_number: Any = msgspec.field(default=None, name="Process Group ID")
     group_ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
     rank_start: Any = msgspec.field(default=None, name="Global rank start")

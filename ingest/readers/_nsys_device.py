@@ -286,8 +286,14 @@ def collectives(work: DeviceWork, around: Enclosing, known: Costs, calls: Calls)
         if size is None and of_op[op_row] == 1:
             size = bytes_of_inputs(call.kind, shapes[cost] if cost >= 0 else None, dtype)
         kind = call.kind.value if call.kind else None
-        rows.append((op_id, kind, call.group_id, None, call.group_size, None, size, dtype, call.peer))
-    return pl.DataFrame(rows, schema=COLLECTIVES, orient="row")
+        rows.append(
+            {
+                "op_id": op_id, "collective": kind, "group_id": call.group_id, "group_size": call.group_size,
+                "message_bytes": size, "dtype": dtype, "peer": call.peer, "sent_bytes": call.sent_bytes,
+                "received_bytes": call.received_bytes,
+            }
+        )  # fmt: skip
+    return pl.DataFrame(rows, schema=COLLECTIVES)
 
 
 @dataclass(slots=True)

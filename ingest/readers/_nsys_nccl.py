@@ -73,6 +73,9 @@ class Call:
     group_size: int | None = None
     message_bytes: int | None = None
     peer: int | None = None
+    sent_bytes: int | None = None
+    """Of an all-to-all: what leaves this rank."""
+    received_bytes: int | None = None
 
 
 class Calls:
@@ -110,12 +113,18 @@ class Calls:
         if kind in _POINT_TO_POINT:
             return self._point_to_point(kind, rows, alone=alone)
         rows = [r for r in rows if kind is None or self._kind(r) == kind]
-        if len(rows) != 1 or not alone:
+        # Calls of one kind on one communicator that are grouped run as one kernel, and their sizes add up.
+        told = [self._values[r] for r in rows]
+        if (
+            not rows
+            or not alone
+            or len({(self._kind(r), v.get(COMMUNICATOR)) for r, v in zip(rows, told, strict=True)}) > 1
+        ):
             return Call(kind)
-        values = self._values[rows[0]]
-        group_id, ranks = self._communicator(values)
+        group_id, ranks = self._communicator(told[0])
         kind = kind or self._kind(rows[0])
-        size = values.get(SIZE)
+        sizes = _all_of(SIZE, told)
+        size = sum(sizes) if sizes else None
         if size is not None and kind in _PART_OF_ONE_RANK:
             size = size * ranks if ranks else None
         return Call(kind, group_id, ranks, size)
@@ -141,6 +150,16 @@ class Calls:
             self._communicator(sends[0] if sends else receives[0]) if len(communicators) == 1 else (None, None)
         )
         sizes = _all_of(SIZE, sends or receives)
+        to, came = _all_of(PEER, sends), _all_of(PEER, receives)
+        if ranks and ranks > 2 and min(len(set(to)), len(set(came))) >= ranks - 1:
+            # To every other rank and from every other: an all-to-all, as PyTorch has NCCL do it. Own chunks are copied.
+            received = _all_of(SIZE, receives)
+            whole = len(set(to)) == len(set(came)) == ranks - 1
+            return Call(
+                CollectiveKind.ALL_TO_ALL, group_id, ranks, sum(sizes) if sizes else None,
+                sent_bytes=sum(sizes) if sizes and whole else None,
+                received_bytes=sum(received) if received and whole else None,
+            )  # fmt: skip
         only_peer = peers[0] if peers and len(set(peers)) == 1 else None
         return Call(kind, group_id, ranks, sum(sizes) if sizes else None, only_peer)
 

@@ -135,7 +135,7 @@ def _operations(trace: Trace, host: HostSide, metadata: dict[str, Any], shift: i
             call_bytes=collected.call_bytes, comm=collected.comm_args,
         )  # fmt: skip
         ops = of_device.frame(shift)
-        comms = device_collectives(of_device, collected.comm_args, groups)
+        comms = device_collectives(of_device, collected.comm_args, groups, trace.rank)
         facts["all_to_all"] = all_to_all_splits(of_device, collected.comm_args, trace.rank, groups)
         trace.devices = _devices(ops["device_id"].unique().to_list(), facts, metadata, issues)
         del of_device

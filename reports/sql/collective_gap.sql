@@ -2,6 +2,8 @@
 -- trace_id: trace, a traces.trace_id
 -- run_id: run of the trace
 -- step: step that launched it
+-- axis: axis of the mesh that the group is; NULL = see axis_source
+-- axis_source: how the axis is known, or why it is not
 -- instance_id: number of the collective within the run, equal on all its ranks; NULL = not matched
 -- arrival_ns: latest start over the ranks, on the clock of this trace, ns; NULL = not matched
 -- wait_ns: arrival less own start, ns; NULL = not matched
@@ -18,7 +20,8 @@ with matched as (
         c.trace_id, c.op_id, t.run_id, c.rank, c.device_id, o.step, o.name, o.stream, o.start_ns, o.dur_ns, c.collective,
         c.group_id, c.group_ranks, c.group_size, c.seq, c.message_bytes, c.dtype, c.peer, c.exposed_ns, c.hidden_ns,
         coalesce(own.bytes_per_s, any_kind.bytes_per_s) as ceiling_bytes_per_s,
-        m.instance_id, m.matched_by, m.arrival_ns, m.last_rank, m.predicted_ns, m.predicted_by,
+        g.axis, g.axis_source, c.sent_bytes, c.received_bytes, m.instance_id, m.matched_by, m.arrival_ns, m.last_rank,
+        m.late_ns, m.predicted_ns, m.predicted_by, m.tuned_ns, m.tuned_by,
         case when m.arrival_ns is not null
              then greatest(least(m.arrival_ns, o.start_ns + o.dur_ns) - o.start_ns, 0) end as wait_ns
     from collectives c
@@ -29,6 +32,7 @@ with matched as (
                           and own.collective = c.collective
     left join ceilings any_kind on any_kind.trace_id = c.trace_id and any_kind.device_id = c.device_id
                                and any_kind.kind = 'busbw' and any_kind.collective is null
+    left join collective_groups g on g.run_id = t.run_id and g.group_id = c.group_id
 ),
 timed as (
     select
@@ -49,7 +53,8 @@ timed as (
 )
 select
     trace_id, op_id, run_id, rank, device_id, step, name, stream, start_ns, dur_ns, collective, group_id, group_ranks,
-    group_size, seq, message_bytes, dtype, peer, exposed_ns, hidden_ns, instance_id, matched_by, last_rank,
+    group_size, axis, axis_source, seq, message_bytes, sent_bytes, received_bytes, dtype, peer, exposed_ns, hidden_ns,
+    instance_id, matched_by, last_rank, late_ns,
     arrival_ns, wait_ns, transfer_ns,
     message_bytes / basis_ns as algbw_gb_per_s,
     message_bytes / basis_ns * bus_factor as busbw_gb_per_s,
@@ -57,5 +62,7 @@ select
     case when transfer_ns is null then 'duration' else 'transfer' end as bandwidth_over,
     predicted_ns,
     predicted_by,
+    tuned_ns,
+    tuned_by,
     predicted_ns / basis_ns as efficiency_frac
 from timed;

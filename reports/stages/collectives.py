@@ -17,7 +17,8 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
         con,
         """
         select c.trace_id, c.op_id, c.device_id, c.rank, o.step, c.collective, c.group_id, c.group_ranks, c.group_size,
-               c.seq, c.message_bytes, o.start_ns + coalesce(t.origin_unix_ns, 0) as start_ns, o.dur_ns,
+               c.seq, c.message_bytes, c.peer, c.sent_bytes, c.received_bytes, c.send_splits,
+               o.start_ns + coalesce(t.origin_unix_ns, 0) as start_ns, o.dur_ns,
                coalesce(t.origin_unix_ns, 0) as origin_ns, d.hardware
         from collectives c join ops o using (trace_id, op_id) join traces t using (trace_id)
         join devices d on d.trace_id = c.trace_id and d.device_id = c.device_id
@@ -31,14 +32,26 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
     calls = _whole_job_groups(con, calls, matched.rows, run.world_size)
     rows = matched.rows.with_columns(
         (pl.col("arrival_ns") - calls["origin_ns"]).alias("arrival_ns"),
-        *predictions.predictions(calls, run.topology),
+        *predictions.predictions(
+            calls.with_columns(matched.rows["instance_id"]), run.topology, predictions.algorithm_of(run.config)
+        ),
     )
     store.insert(con, "collective_matches", rows)
+    origins = dict(calls.select("trace_id", "origin_ns").unique().rows())
     for trace_id, clock in matched.clocks.items():
         con.execute(
-            "update traces set clock_offset_ns = ?, clock_drift_frac = ?, clock_residual_ns = ? where trace_id = ?",
-            [clock.offset_ns, clock.drift, clock.residual_ns, trace_id],
+            """
+            update traces set clock_offset_ns = ?, clock_drift_frac = ?, clock_residual_ns = ?, clock_error_ns = ?,
+                              clock_reference = ?
+            where trace_id = ?
+            """,
+            [clock.at(origins[trace_id]), clock.drift, clock.residual_ns, _error_ns(clock), clock.reference, trace_id],
         ).fetchall()
+
+
+def _error_ns(clock: matching.Clock) -> int | None:
+    """Of the offset against the reference, through messages too where only these lead to it."""
+    return max(clock.error_ns or 0, clock.between_ns) if clock.between_ns else clock.error_ns
 
 
 def _whole_job_groups(
@@ -47,8 +60,5 @@ def _whole_job_groups(
     """Sets the size of groups that the traces do not say, where every rank of the job takes part in the collective."""
     partners = rows.select(pl.len().over("instance_id"), pl.col("instance_id").is_not_null().alias("matched"))
     whole = calls["group_size"].is_null() & partners["matched"] & (partners["len"] == (world_size or 0))
-    for trace_id, op_id in calls.filter(whole).select("trace_id", "op_id").rows():
-        con.execute(
-            "update collectives set group_size = ? where trace_id = ? and op_id = ?", [world_size, trace_id, op_id]
-        ).fetchall()
+    store.update(con, "collectives", calls.filter(whole).select("trace_id", "op_id", group_size=pl.lit(world_size)))
     return calls.with_columns(group_size=pl.when(whole).then(pl.lit(world_size)).otherwise("group_size"))

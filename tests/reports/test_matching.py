@@ -1,5 +1,6 @@
 """Collectives matched over ranks and clocks aligned, on schedules with known answers."""
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
@@ -81,9 +82,28 @@ def test_without_sequence_numbers_the_order_in_the_step_decides_and_a_missing_ca
 
 
 def test_calls_that_do_not_overlap_are_no_match():
+    # Nineteen all-reduces tell the clocks. One of another number does not fit: rank 0 is done before rank 1 starts.
+    both = [
+        (t, r, 1, "all_reduce", "g", k, 8, 1000 * k, 1000 * k + 100) for k in range(19) for t, r in (("a", 0), ("b", 1))
+    ]
+    rows = [
+        *both,
+        ("a", 0, 1, "all_reduce", "g", 19, 8, 19_000, 19_100),
+        ("b", 1, 1, "all_reduce", "g", 19, 8, 99_000, 99_100),
+    ]
+    matched = match(calls(rows)).rows
+    assert matched["instance_id"].null_count() == 2
+    assert matched["instance_id"].to_list()[-2:] == [None, None]
+    assert "do not overlap" in matched["matched_by"][-1]
+
+
+def test_a_broadcast_whose_root_is_done_before_another_rank_begins_is_one_that_waits_for_nobody():
+    # The root sends from 0 to 100 and goes on; rank 1 begins at 500: it is late, but the root never waits for it.
     frame = calls([("a", 0, 1, "broadcast", "g", 0, 8, 0, 100), ("b", 1, 1, "broadcast", "g", 0, 8, 500, 600)])
-    assert match(frame).rows["instance_id"].to_list() == [None, None]
-    assert "do not overlap" in match(frame).rows["matched_by"][0]
+    matched = match(frame)
+    assert matched.rows["instance_id"].to_list() == [0, 0]
+    assert waits(frame, matched) == [0, -500]
+    assert matched.clocks == {}
 
 
 def test_different_groups_and_steps_are_kept_apart():
@@ -129,3 +149,135 @@ def test_times_of_today_are_as_exact_as_small_ones(epoch):
     assert matched.clocks["b"].offset_ns == -12_345
     assert max(c.residual_ns for c in matched.clocks.values()) == 1
     assert waits(calls(rows), matched) == [1000, 0] * 40
+
+
+def schedule(ranks, count, *, seed=0, first=0, dropped=(), restart=None):
+    """Ranks that all-reduce at uneven distances by true time: rank r sees `first[r]` onwards and numbers from its own 0."""
+    rng = np.random.default_rng(seed)
+    ends = np.cumsum(rng.uniform(1e6, 5e6, count))
+    rows, truth = [], []
+    for r in range(ranks):
+        begins = first[r] if first else 0
+        for k in range(begins, count):
+            if (r, k) in dropped:
+                continue
+            seq = k - begins if restart is None else k % restart
+            start = ends[k] - rng.uniform(1e5, 5e5)
+            rows.append((f"t{r}", r, 0, "all_reduce", "g", seq, 64, round(start + 7e6 * r), round(ends[k] + 7e6 * r)))
+            truth.append(k)
+    return calls(rows), truth
+
+
+def agrees(matched, truth, count):
+    """Every instance has the parts of one true call, and all of them."""
+    both = matched.rows.with_columns(truth=pl.Series(truth))
+    assert both["instance_id"].null_count() == 0
+    assert both.group_by("instance_id").agg(pl.col("truth").n_unique())["truth"].unique().to_list() == [1]
+    assert both["instance_id"].n_unique() == count
+
+
+def test_numbers_that_each_capture_counts_from_its_own_start():
+    frame, truth = schedule(3, 40, first=[0, 3, 7])
+    both = match(frame).rows.with_columns(truth=pl.Series(truth))
+    # Nobody else saw the first three calls of rank 0.
+    assert sorted(both.filter(pl.col("instance_id").is_null())["truth"].to_list()) == [0, 1, 2]
+    together = both.drop_nulls("instance_id").group_by("instance_id").agg(pl.col("truth").n_unique(), pl.len())
+    assert together["truth"].unique().to_list() == [1]
+    assert len(together) == 37
+    assert set(both.drop_nulls("instance_id")["matched_by"]) == {"seq, counted from different numbers"}
+
+
+def test_numbers_that_begin_again():
+    frame, truth = schedule(3, 40, restart=16)
+    agrees(match(frame), truth, 40)
+
+
+def test_a_rank_that_joined_late_counts_from_the_last_beginning():
+    # Numbers restart at the 20th call; rank 1 sees the calls from the 25th on. Those before are rank 0's and 2's alone.
+    frame, truth = schedule(3, 40, restart=20)
+    frame = frame.with_columns(truth=pl.Series(truth)).filter((pl.col("rank") != 1) | (pl.col("truth") >= 25))
+    agrees(match(frame.drop("truth")), frame["truth"].to_list(), 40)
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_dropped_event_shifts_nothing(numbered):
+    # All calls are alike: without numbers only their times, on clocks 7 ms apart, tell which one is missing.
+    frame, truth = schedule(2, 40, dropped={(1, 5), (1, 17), (0, 30)})
+    steps = pl.Series([k // 10 for k in truth])
+    frame = frame.with_columns(step=steps, **({} if numbered else {"seq": pl.lit(None, dtype=pl.Int64)}))
+    both = match(frame).rows.with_columns(truth=pl.Series(truth))
+    together = both.drop_nulls("instance_id").group_by("instance_id").agg(pl.col("truth").n_unique(), pl.len())
+    assert together["truth"].unique().to_list() == [1]
+    assert together["len"].unique().to_list() == [2]
+    assert len(together) == 37
+    assert sorted(both.filter(pl.col("instance_id").is_null())["truth"].to_list()) == [5, 17, 30]
+
+
+def test_a_missing_rank_takes_no_partner_from_the_others():
+    frame, truth = schedule(4, 12)
+    kept = frame.with_columns(truth=pl.Series(truth)).filter(pl.col("rank") != 2)
+    agrees(match(kept.drop("truth")), kept["truth"].to_list(), 12)
+
+
+def test_two_communicators_of_the_same_ranks_count_apart():
+    rows = []
+    for r in range(2):
+        rows += [
+            (f"t{r}", r, 1, "all_reduce", "dp [0,1]", 5, 8, 100, 200),
+            (f"t{r}", r, 1, "all_reduce", "tp [0,1]", 5, 8, 300, 400),
+        ]
+    matched = match(calls(rows)).rows
+    assert matched["instance_id"].to_list() == [0, 1, 0, 1]
+
+
+def test_kernels_of_one_call_share_its_number():
+    # A coalesced call of two tensors runs two kernels under one number.
+    rows = []
+    for r in range(2):
+        rows += [(f"t{r}", r, 1, "all_gather", "g", 3, size, at, at + 90) for size, at in ((8, 100), (16, 200))]
+    matched = match(calls(rows)).rows
+    assert matched["instance_id"].to_list() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("seq", [True, False])
+def test_an_uneven_all_to_all_is_one_whatever_each_rank_sends(seq):
+    sizes = [[10, 300, 7], [900, 1, 55], [44, 44, 44]]
+    rows = [
+        (f"t{r}", r, 1, "all_to_all", "g", k if seq else None, sizes[r][k], 1000 * k + 10 * r, 1000 * k + 500)
+        for r in range(3)
+        for k in range(3)
+    ]
+    assert match(calls(rows)).rows["instance_id"].to_list() == [0, 1, 2] * 3
+
+
+def test_sends_meet_receives_by_peer_and_order_and_numbers_of_messages_are_no_numbers_of_collectives():
+    # Rank 0 sends twice to rank 1 and once to rank 2; the all-reduce between has number 0 as the first message has.
+    def call(r, kind, seq, peer, start, end):  # noqa: PLR0917 - a row of a table
+        return {"trace_id": f"t{r}", "device_id": "0", "rank": r, "step": 1, "collective": kind, "group_id": "pp", "seq": seq,
+                "message_bytes": 8, "peer": peer, "start_ns": start, "dur_ns": end - start,
+                "group_ranks": "[0,1,2]"}  # fmt: skip
+
+    rows = [
+        call(0, "send", 0, 1, 0, 100), call(0, "send", 1, 2, 100, 200), call(0, "all_reduce", 0, None, 200, 400),
+        call(0, "send", 2, 1, 400, 500),
+        call(1, "recv", 0, 0, 0, 110), call(1, "all_reduce", 0, None, 150, 400), call(1, "recv", 1, 0, 300, 510),
+        call(2, "recv", 0, 0, 50, 210), call(2, "all_reduce", 0, None, 300, 400),
+    ]  # fmt: skip
+    frame = pl.DataFrame([{"op_id": i, **row} for i, row in enumerate(rows)], schema=CALL_SCHEMA)
+    found = match(frame).rows
+    groups = found.group_by("instance_id").agg(pl.col("op_id").sort()).sort("op_id")["op_id"].to_list()
+    assert sorted(groups) == [[0, 4], [1, 7], [2, 5, 8], [3, 6]]
+    assert found["matched_by"].to_list() == ["pair", "pair", "seq", "pair", "pair", "seq", "pair", "pair", "seq"]
+    # The second receive waits 100 ns for its send.
+    assert waits(frame, match(frame))[6] == 100
+
+
+def test_peers_that_are_numbered_within_their_group():
+    # Stage group [2, 6]: rank 2 sends to "1", which is rank 6; rank 6 receives from "0", which is rank 2.
+    rows = [
+        {"trace_id": "a", "op_id": 0, "device_id": "0", "rank": 2, "step": 1, "collective": "send", "group_id": "pp", "peer": 1,
+         "group_ranks": "[2,6]", "message_bytes": 8, "start_ns": 0, "dur_ns": 10},
+        {"trace_id": "b", "op_id": 0, "device_id": "0", "rank": 6, "step": 1, "collective": "recv", "group_id": "pp", "peer": 0,
+         "group_ranks": "[2,6]", "message_bytes": 8, "start_ns": 0, "dur_ns": 12},
+    ]  # fmt: skip
+    assert match(pl.DataFrame(rows, schema=CALL_SCHEMA)).rows["instance_id"].to_list() == [0, 0]
