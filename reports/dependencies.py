@@ -103,15 +103,18 @@ def _core(ops: pl.DataFrame, begins: Ints, ends: Ints) -> list[Edges]:
     follows = np.flatnonzero((device[1:] == device[:-1]) & (time[1:] >= out_ns[:-1])) + 1
     gap = time[follows] - out_ns[follows - 1]
     done = code[follows] == 2
-    least = low(gap[done])
-    return [edges(Why.CORE, out[follows - 1], into[follows], np.where(done, np.minimum(gap, least), gap), row[follows])]
+    launch = ops["launch_ns"].fill_null(np.iinfo(np.int64).min).to_numpy()
+    launched_since = ~done & (launch[row[follows]] > out_ns[follows - 1])
+    lag = np.where(done, low(gap[done]), np.where(launched_since, low(gap[~done]), gap))
+    return [edges(Why.CORE, out[follows - 1], into[follows], np.minimum(lag, gap), row[follows])]
 
 
 def own_transfer_ns(ops: pl.DataFrame, arrival_ns: Ints) -> Ints:
     """Time from the arrival to the end of each collective, less what an asynchronous one only waited for its core.
 
     One whose end the core waited for took as long as it shows. Of the others only a bound is known: they are taken to be
-    like the median of equal ones that were waited for, or like the quickest of their equals.
+    like the median of equal ones that were waited for; else as much slower than predicted as those are; else like the
+    quickest of their equals.
     """
     took = ops["end_ns"].to_numpy() - arrival_ns
     _, row, code, time = _core_order(ops)
@@ -121,17 +124,18 @@ def own_transfer_ns(ops: pl.DataFrame, arrival_ns: Ints) -> Ints:
     before = np.where(code == 0, ops["end_ns"].to_numpy()[row], time)
     waited = np.ones(len(ops), dtype=np.bool_)
     waited[row[ends_here]] = time[ends_here] - before[np.maximum(ends_here - 1, 0)] > _WAITED_NS
-    told = ops.select("likeness", "is_async").with_columns(took=pl.Series(took), waited=pl.Series(waited))
-    like = pl.col("took").filter("waited").median().over("likeness").round().cast(pl.Int64)
-    own = pl.coalesce(like, pl.col("took").min().over("likeness"))
-    hidden = pl.col("is_async") & ~pl.col("waited")
-    return told.select(
-        pl.when(hidden & (pl.col("took") > 0)).then(pl.min_horizontal("took", own)).otherwise("took")
-    )["took"].to_numpy()  # fmt: skip
+    told = ops.select("likeness", "is_async", "predicted_ns").with_columns(took=pl.Series(took), waited=pl.Series(waited))
+    shown = pl.col("waited") & pl.col("is_async") & (pl.col("took") > 0)
+    like = pl.col("took").filter(shown).median().over("likeness")
+    slower = (pl.col("took") / pl.col("predicted_ns")).filter(shown & (pl.col("predicted_ns") > 0)).median()
+    own = pl.coalesce(like, slower * pl.col("predicted_ns"), pl.col("took").min().over("likeness"))
+    hidden = pl.col("is_async") & ~pl.col("waited") & (pl.col("took") > 0)
+    least = pl.min_horizontal("took", own.round().cast(pl.Int64))
+    return told.select(pl.when(hidden).then(least).otherwise("took").alias("took"))["took"].to_numpy()
 
 
 def _collectives(ops: pl.DataFrame, instants: Instants, begins: Ints, ends: Ints) -> list[Edges]:
-    """Operations run from begin to end; matched collectives from the arrival of the last rank."""
+    """Operations run from begin to end; matched collectives no earlier than from the arrival of the last rank."""
     start, end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
     instance = ops["instance"].fill_null(-1).to_numpy()
     of, number, parts = np.unique(instance, return_inverse=True, return_counts=True)
@@ -145,10 +149,11 @@ def _collectives(ops: pl.DataFrame, instants: Instants, begins: Ints, ends: Ints
     node = np.full(len(of), -1)
     node[several] = instants.add(last[several], "arrival")
     mine, others = np.flatnonzero(matched), np.flatnonzero(waits)
-    alone = np.flatnonzero(~waits & (ends != begins))
+    lasting = np.flatnonzero(ends != begins)
     transfer = own_transfer_ns(ops, arrival_ns)
+    run = np.where(waits, transfer, end - start)
     return [
         edges(Why.ARRIVAL, begins[mine], node[number[mine]], 0, mine),
         edges(Why.TRANSFER, node[number[others]], ends[others], transfer[others], others),
-        edges(Why.RUN, begins[alone], ends[alone], (end - start)[alone], alone),
+        edges(Why.RUN, begins[lasting], ends[lasting], run[lasting], lasting),
     ]

@@ -52,13 +52,12 @@ def stream_edges(ops: pl.DataFrame, begins: Ints, ends: Ints, launch_lag_ns: Int
 
 
 def _gaps(ordered: Ints, gap: Ints, stream: Ints, queued: np.ndarray) -> Ints:
-    """The least time between operations of a stream, of each operation: as the quickest that were queued show it."""
+    """The least time between operations of a stream, of each: what the quickest of those show that were queued."""
     out = np.zeros(len(stream), dtype=np.int64)
     order = ordered[np.argsort(stream[ordered], kind="stable")]
     for mine in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
         if len(mine):
-            shown = mine[queued[mine]] if queued[mine].any() else mine
-            out[mine] = low(gap[shown])
+            out[mine] = low(gap[mine[queued[mine]]])
     return out
 
 

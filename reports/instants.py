@@ -23,6 +23,7 @@ OPS = {
     "thread": pl.Int64,  # number of the launching thread in the run; None as above
     "instance": pl.Int64,  # number of the collective over its ranks; None = no partner
     "likeness": pl.UInt64,  # equal for collectives of one kind, size and group size; None = no collective
+    "predicted_ns": pl.Int64,  # what the collective model gives; None = unknown, or no collective
 }
 """What the graph needs of an operation on a device."""
 
@@ -62,10 +63,10 @@ class Why(IntEnum):
     """From the end of an operation to the return of the host call that waits for it."""
     ARRIVAL = 9
     """A rank begins a collective."""
-    TRANSFER = 10
-    """From the arrival of the last rank to the end."""
-    RUN = 11
+    RUN = 10
     """From begin to end of an operation."""
+    TRANSFER = 11
+    """From the arrival of the last rank to the end of a collective."""
 
 
 RANK_OF_WHY = np.arange(len(Why))

@@ -114,24 +114,29 @@ class Graph:
                     best = begin
         return np.array(at, dtype=np.int64)
 
-    def binding(self, rank_of_why: Ints) -> Ints:
+    def binding(self, rank_of_why: Ints, at_ns: Ints | None = None, lag_ns: Ints | None = None) -> Ints:
         """The edge that each instant waited for longest, shape [n], -1 for the first.
 
         Args:
             rank_of_why: of several that bind alike the one whose `why` ranks highest counts.
+            at_ns: when everything happens; None = as measured.
+            lag_ns: with which lags; None = as measured.
         """
         edges = self.edges
-        binds = np.flatnonzero(self.time_ns[edges.src] + edges.lag_ns == self.time_ns[edges.dst])
+        time = self.time_ns if at_ns is None else at_ns
+        lag = edges.lag_ns if lag_ns is None else lag_ns
+        binds = np.flatnonzero(time[edges.src] + lag == time[edges.dst])
         order = np.lexsort((rank_of_why[edges.why[binds]], edges.dst[binds]))
-        out = np.full(len(self.time_ns), -1, dtype=np.int64)
+        out = np.full(len(time), -1, dtype=np.int64)
         out[edges.dst[binds[order]]] = binds[order]  # the last write of an instant stays
         return out
 
-    def path(self, last: int, since_ns: int, binding: Ints) -> Ints:
+    def path(self, last: int, since_ns: int, binding: Ints, at_ns: Ints | None = None) -> Ints:
         """Edges from the instant `last` back to one that is no later than `since_ns`, the latest first."""
+        time = self.time_ns if at_ns is None else at_ns
         found = []
         at = last
-        while self.time_ns[at] > since_ns and binding[at] >= 0:
+        while time[at] > since_ns and binding[at] >= 0:
             edge = int(binding[at])
             found.append(edge)
             at = int(self.edges.src[edge])

@@ -87,9 +87,9 @@ def load(con: duckdb.DuckDBPyConnection, run_id: str, step: int, *, before: int 
     devices = _clocks(con, devices)
     spans = ", ".join(
         f"({d}, '{t}', '{dev}', {lo}, {hi})"
-        for d, t, dev, lo, hi in _spans(con, devices, chosen, step).select(
-            "device", "trace_id", "device_id", "lo", "hi"
-        ).rows()
+        for d, t, dev, lo, hi in _spans(con, devices, chosen, step)
+        .select("device", "trace_id", "device_id", "lo", "hi")
+        .rows()
     )
     with_spans = f"with spans (device, trace_id, device_id, lo, hi) as (values {spans})"
     raw = store.frame_of(con, _OPS.format(with_spans=with_spans))
@@ -125,7 +125,11 @@ def _devices(con: duckdb.DuckDBPyConnection, run_id: str, step: int, kernels: in
         [run_id, step],
     )
     fits = max(1, len(found) * MOST_OPS // max(kernels, 1))
-    left_out = f"{len(found) - fits} of {len(found)} devices are left out: the step is too large" if fits < len(found) else None
+    left_out = (
+        f"{len(found) - fits} of {len(found)} devices are left out: the step is too large"
+        if fits < len(found)
+        else None
+    )
     kept = found.head(fits).with_row_index("device").with_columns(pl.col("device").cast(pl.Int64))
     return kept.with_columns(trace=pl.col("trace_id").rank("dense").cast(pl.Int64) - 1), left_out
 
@@ -183,9 +187,7 @@ def _anchor(con: duckdb.DuckDBPyConnection, devices: pl.DataFrame) -> int:
     return base + round(float((apart * (d - d_0)).sum() / ((d - d_0) ** 2).sum()))
 
 
-def _spans(
-    con: duckdb.DuckDBPyConnection, devices: pl.DataFrame, chosen: Sequence[int], step: int
-) -> pl.DataFrame:
+def _spans(con: duckdb.DuckDBPyConnection, devices: pl.DataFrame, chosen: Sequence[int], step: int) -> pl.DataFrame:
     """Since when and until when operations of each device are read."""
     begun = store.frame_of(
         con,
@@ -203,7 +205,7 @@ select s.device, g.op_id, hash(s.device, g.stream) as stream, g.stream = 'async'
        m.instance_id as instance,
        case when c.op_id is not null then hash(c.collective, c.message_bytes, c.group_size, c.op_id is null) end as likeness,
        g.op_class, g.framework_op, coalesce(g.framework_op, g.name) as label, c.collective, g.t_min_ns,
-       c.rank, c.peer, c.message_bytes
+       m.predicted_ns, c.rank, c.peer
 from op_gap g
 join spans s on s.trace_id = g.trace_id and s.device_id = g.device_id
 left join collectives c on c.trace_id = g.trace_id and c.op_id = g.op_id
@@ -239,13 +241,21 @@ def _with_peers(raw: pl.DataFrame) -> pl.Series:
     pairs = (
         raw.with_row_index("row")
         .filter(alone)
-        .with_columns(source=pl.when(sends).then("rank").otherwise("peer"), target=pl.when(sends).then("peer").otherwise("rank"))
-        .with_columns(nth=pl.int_range(pl.len()).over("source", "target", "step", "collective", order_by=["start_ns", "row"]))
+        .with_columns(
+            source=pl.when(sends).then("rank").otherwise("peer"), target=pl.when(sends).then("peer").otherwise("rank")
+        )
+        .with_columns(
+            nth=pl.int_range(pl.len()).over("source", "target", "step", "collective", order_by=["start_ns", "row"])
+        )
         .filter(pl.len().over("source", "target", "step", "nth") == 2)
         .with_columns(pair=pl.struct("source", "target", "step", "nth").rank("dense").cast(pl.Int64))
     )
     first = int(raw["instance"].max() or 0) + 1  # type: ignore[arg-type]
-    numbers = raw.with_row_index("row").select("row").join(pairs.select("row", "pair"), on="row", how="left", maintain_order="left")
+    numbers = (
+        raw.with_row_index("row")
+        .select("row")
+        .join(pairs.select("row", "pair"), on="row", how="left", maintain_order="left")
+    )
     return raw["instance"].fill_null(numbers["pair"] + first)
 
 
@@ -261,7 +271,7 @@ def _host(
         {with_spans}, wide as (select trace_id, min(lo) as lo, max(hi) as hi from spans group by trace_id)
         select h.trace_id, hash(h.trace_id, h.thread) as thread, h.kind, h.start_ns, h.start_ns + h.dur_ns as end_ns
         from host_events h join wide w using (trace_id)
-        where h.kind in ('launch', 'sync', 'input') and h.dur_ns is not null and h.start_ns <= w.hi
+        where h.kind in ('launch', 'sync', 'input', 'step') and h.dur_ns is not null and h.start_ns <= w.hi
           and h.start_ns + h.dur_ns >= w.lo - {_AHEAD_NS}
         """,
     ).join(threads, on="thread", how="semi")
@@ -271,13 +281,19 @@ def _host(
     told = told.select("trace", "kind", "start_ns", "end_ns", thread="number")
     starts = _common(launched.select("trace", "thread", "launch_ns", *_SHIFT), ["launch_ns"]).join(number, on="thread")
     starts = starts.select("trace", thread="number", start_ns="launch_ns").unique()
-    first = starts["start_ns"].min()
+    # A step that begins on a thread is where the host work before its first launch begins.
+    marks = told.filter(pl.col("kind") == "step").select("trace", "thread", "start_ns").unique()
+    first = starts.group_by("thread").agg(first=pl.col("start_ns").min())
+    early = pl.col("start_ns") < pl.col("first")
+    before = pl.col("start_ns").filter(early).max().over("thread")
+    marks = marks.join(first, on="thread").filter(~early | (pl.col("start_ns") == before))
+    starts = pl.concat([starts, marks.select("trace", "thread", "start_ns")]).unique()
     calls = told.filter(pl.col("kind").is_in(["launch", "sync"]))
     ended = calls.group_by("thread", "start_ns").agg(pl.col("end_ns").max(), is_sync=(pl.col("kind") == "sync").any())
     points = starts.join(ended, on=["thread", "start_ns"], how="left").with_columns(
         pl.col("end_ns").fill_null(pl.col("start_ns")), pl.col("is_sync").fill_null(value=False)
     )
-    syncs = calls.filter((pl.col("kind") == "sync") & (pl.col("start_ns") >= first))
+    syncs = calls.join(first, on="thread").filter((pl.col("kind") == "sync") & ~early)
     syncs = syncs.join(starts, on=["thread", "start_ns"], how="anti").with_columns(is_sync=True)
     points = pl.concat([points.select(list(POINTS)), syncs.select(list(POINTS))]).unique(["thread", "start_ns"])
     points = points.sort("thread", "start_ns")

@@ -439,7 +439,7 @@ class Host:
         pairs = zip(self.chips, launches, strict=True)
         programs = [ChipProgram(self.job, chip, step, launch, seq) for chip, launch in pairs]
         slowed = self.job.changes.transfer_permille
-        run([program.program() for program in programs], lambda call: even(transfer_ns(call) * slowed // 1000))
+        run([program.program() for program in programs], lambda call: max(even(transfer_ns(call) * slowed // 1000), 2))
         with self.span("sync", "block_until_ready"):
             self.now_ns = max(self.now_ns, *(p.now_ns for p in programs)) + 21_000
         self.work(46_000, step, "log")
