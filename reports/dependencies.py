@@ -124,7 +124,9 @@ def own_transfer_ns(ops: pl.DataFrame, arrival_ns: Ints) -> Ints:
     before = np.where(code == 0, ops["end_ns"].to_numpy()[row], time)
     waited = np.ones(len(ops), dtype=np.bool_)
     waited[row[ends_here]] = time[ends_here] - before[np.maximum(ends_here - 1, 0)] > _WAITED_NS
-    told = ops.select("likeness", "is_async", "predicted_ns").with_columns(took=pl.Series(took), waited=pl.Series(waited))
+    told = ops.select("likeness", "is_async", "predicted_ns").with_columns(
+        took=pl.Series(took), waited=pl.Series(waited)
+    )
     shown = pl.col("waited") & pl.col("is_async") & (pl.col("took") > 0)
     like = pl.col("took").filter(shown).median().over("likeness")
     slower = (pl.col("took") / pl.col("predicted_ns")).filter(shown & (pl.col("predicted_ns") > 0)).median()

@@ -200,8 +200,10 @@ def _spans(con: duckdb.DuckDBPyConnection, devices: pl.DataFrame, chosen: Sequen
 _OPS = """
 {with_spans}
 select s.device, g.op_id, hash(s.device, g.stream) as stream, g.stream = 'async' as is_async, g.step, hash(g.name) as key,
-       g.start_ns, g.start_ns + g.dur_ns as end_ns, g.launch_ns,
-       case when g.launch_ns is not null then hash(g.trace_id, g.launch_thread) end as thread,
+       g.start_ns, g.start_ns + g.dur_ns as end_ns,
+       -- What begins with its call is the call itself: an operation of a CPU.
+       case when g.launch_ns < g.start_ns then g.launch_ns end as launch_ns,
+       case when g.launch_ns < g.start_ns then hash(g.trace_id, g.launch_thread) end as thread,
        m.instance_id as instance,
        case when c.op_id is not null then hash(c.collective, c.message_bytes, c.group_size, c.op_id is null) end as likeness,
        g.op_class, g.framework_op, coalesce(g.framework_op, g.name) as label, c.collective, g.t_min_ns,
@@ -231,7 +233,7 @@ def _numbered(raw: pl.DataFrame) -> pl.DataFrame:
     largest = pl.len().over("stream") == pl.len().over("stream").filter(core).max().over("device")
     told = raw.with_columns(is_core=(core & largest).fill_null(value=False), step=pl.col("step").cast(pl.Int64))
     told = _common(told.with_columns(instance=_with_peers(raw)), ["start_ns", "end_ns", "launch_ns"])
-    return told.with_columns(dense).cast({c: OPS[c] for c in OPS if c in told.columns})  # type: ignore[arg-type]
+    return told.with_columns(dense).cast({c: OPS[c] for c in OPS if c in told.columns})
 
 
 def _with_peers(raw: pl.DataFrame) -> pl.Series:

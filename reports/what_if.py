@@ -57,7 +57,20 @@ class Answer:
 
     def as_dict(self) -> dict[str, Any]:
         """A row of the table `what_if`."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"saves_ns": self.saves_ns}
+        return {name: getattr(self, name) for name in ANSWERS}
+
+
+ANSWERS = {
+    "run_id": pl.String,
+    "step": pl.Int64,
+    "change": pl.String,
+    "what": pl.String,
+    "before_ns": pl.Int64,
+    "after_ns": pl.Int64,
+    "saves_ns": pl.Int64,
+    "note": pl.String,
+}
+"""Columns of the table `what_if`."""
 
 
 def answer(run: RunSchedule, change: Change) -> Answer:
@@ -303,3 +316,56 @@ def like_median(rank: int) -> Change:
         return out
 
     return Change(name="straggler_gone", what=f"rank {rank}", lags=lags)
+
+
+def latest_rank(run: RunSchedule) -> int | None:
+    """The rank that the others wait for longest over the collectives of the steps; None where nobody waits."""
+    ops = run.schedule.ops.with_columns(
+        rank=run.devices["rank"].gather(run.ops["device"]),
+        start=pl.Series(run.schedule.graph.time_ns[run.schedule.begin]),
+    ).filter(pl.col("instance").is_not_null() & pl.col("rank").is_not_null())
+    waited = (
+        ops.with_columns(wait=pl.col("start").max().over("instance") - pl.col("start"))
+        .group_by("instance")
+        .agg(pl.col("rank").sort_by("start", "rank").last(), pl.col("wait").sum())
+        .group_by("rank")
+        .agg(pl.col("wait").sum())
+        .filter(pl.col("wait") > 0)
+        .sort("wait", "rank", descending=[True, False])
+    )
+    return int(waited["rank"][0]) if len(waited) else None
+
+
+_MOST_KERNELS = 5
+
+
+def usual(run: RunSchedule) -> list[Change]:
+    """The changes that are worth asking about for any run, those that do not apply to this one left out."""
+    losses = (
+        run.ops.with_columns(
+            took=pl.Series(
+                run.schedule.graph.time_ns[run.schedule.end] - run.schedule.graph.time_ns[run.schedule.begin]
+            )
+        )
+        .filter(~pl.col("op_class").is_in(["collective", "copy", "memset"]) & pl.col("t_min_ns").is_not_null())
+        .group_by("label")
+        .agg(loss=(pl.col("took") - pl.col("t_min_ns")).clip(0).sum())
+        .filter(pl.col("loss") > 0)
+        .sort("loss", "label", descending=[True, False])
+    )
+    names = losses["label"].head(_MOST_KERNELS).to_list()
+    calls = run.ops.filter((pl.col("op_class") == "collective") & pl.col("collective").is_not_null())
+    kinds = calls["collective"].unique().sort().to_list()
+    known = set(calls.filter(pl.col("t_min_ns").is_not_null())["collective"])
+    late = latest_rank(run)
+    return [
+        *([at_bound(None)] if names else []),
+        *map(at_bound, names),
+        *(predicted(kind) for kind in kinds if kind in known),
+        *map(hidden, kinds),
+        *([like_median(late)] if late is not None else []),
+        *([LAUNCHES] if len(run.schedule.points) else []),
+        *([SYNCS] if run.schedule.points["is_sync"].any() else []),
+        *([INPUT] if len(run.schedule.inputs) else []),
+        *([BUBBLE] if calls["collective"].is_in(PAIRS).any() else []),
+    ]

@@ -398,7 +398,10 @@ def simulate(job: Job) -> list[Worker]:
     """Run the job."""
     workers = [Worker(job, rank) for rank in range(job.ranks)]
     slowed = job.changes.transfer_permille
-    run([worker.program() for worker in workers], lambda call: max(even(transfer_ns(call, job.ranks) * slowed // 1000), 2))
+    run(
+        [worker.program() for worker in workers],
+        lambda call: max(even(transfer_ns(call, job.ranks) * slowed // 1000), 2),
+    )
     return workers
 
 
