@@ -287,7 +287,7 @@ LAUNCHES = Change(name="launches_free", what="the host launches a step in no tim
 
 
 def like_median(rank: int) -> Change:
-    """Kernels and host work of a rank take what the same take on the median rank of the step."""
+    """Kernels and host work of a rank take what the same take on the median of the other ranks."""
 
     def lags(run: RunSchedule) -> Ints:
         ranks = run.devices["rank"].to_numpy()
@@ -309,10 +309,12 @@ def like_median(rank: int) -> Change:
             told = rows[graph.edges.of[mine]].with_columns(
                 why=pl.Series(graph.edges.why[mine]), delay=pl.Series(_delays(run)[mine])
             )
-            same = pl.struct("why", "step", "key", "nth")
-            median = told.select(pl.col("delay").median().over(same).round().cast(pl.Int64)).to_series().to_numpy()
             here = ranks[told["device"].fill_null(0).to_numpy()] == rank
-            _set(run, out, mine[here], median[here])
+            told = told.with_columns(of_others=pl.when(~pl.Series(here)).then("delay"))
+            same = pl.struct("why", "step", "key", "nth")
+            median = told.select(pl.col("of_others").median().over(same).round().cast(pl.Int64)).to_series()
+            here &= median.is_not_null().to_numpy()
+            _set(run, out, mine[here], median.fill_null(0).to_numpy()[here])
         return out
 
     return Change(name="straggler_gone", what=f"rank {rank}", lags=lags)
