@@ -396,6 +396,28 @@ collective_bytes
         key=("run_id", "convention"),
     ),
     Table(
+        "pipeline_bubbles",
+        "what waiting for other stages of a pipeline costs a step on a device, beside what the schedule must cost",
+        _columns(f"""
+            {_RUN}
+            {_TRACE}
+            {_DEVICE}
+            rank BIGINT rank
+            {_STEP}
+            stage BIGINT stage of the rank, from 0; NULL = its messages do not tell
+            stages BIGINT stages of the pipeline, p; NULL = unknown
+            microbatches BIGINT microbatches of a step, m; NULL = unknown
+            schedule VARCHAR gpipe, 1f1b, interleaved, zero_bubble_h1, zero_bubble_h2, dualpipe; NULL = not recognised
+            bubble_ns BIGINT exposed time in which it waits for another stage, ns
+            busy_ns BIGINT time in which it computes, ns
+            bubble_over_busy_frac DOUBLE bubble_ns over busy_ns; NULL = it computes nothing
+            plain_over_busy_frac DOUBLE (p - 1) / m, the same of GPipe and 1F1B with equal stages; NULL = p or m unknown
+            schedule_over_busy_frac DOUBLE the same by the formula of the schedule; NULL = not recognised
+            told_by VARCHAR what stages, microbatches and schedule are taken from, or why they are unknown
+        """),
+        key=("trace_id", "device_id", "step"),
+    ),
+    Table(
         "critical_path",
         "a piece of the critical path of a step over all ranks: the typical step and the slowest one",
         _columns(f"""

@@ -84,7 +84,7 @@ def load(con: duckdb.DuckDBPyConnection, run_id: str, step: int, *, before: int 
     fits = near.with_columns(sum=pl.col("kernels").cum_sum()).filter(pl.col("sum") <= MOST_OPS)
     chosen = sorted(fits["step"].to_list()) or [step]
     devices, left_out = _devices(con, run_id, step, int(near["kernels"][0]))
-    devices = _clocks(con, devices)
+    devices = _clocks(devices)
     spans = ", ".join(
         f"({d}, '{t}', '{dev}', {lo}, {hi})"
         for d, t, dev, lo, hi in _spans(con, devices, chosen, step)
@@ -134,57 +134,22 @@ def _devices(con: duckdb.DuckDBPyConnection, run_id: str, step: int, kernels: in
     return kept.with_columns(trace=pl.col("trace_id").rank("dense").cast(pl.Int64) - 1), left_out
 
 
-_SHIFT = ("origin_ns", "shift_ns", "stretch", "about_ns")
+_SHIFT = ("shift_ns", "stretch")
 
 
-def _clocks(con: duckdb.DuckDBPyConnection, devices: pl.DataFrame) -> pl.DataFrame:
+def _clocks(devices: pl.DataFrame) -> pl.DataFrame:
     """How times of each device's trace are brought to the clock of the trace in which the step ends last.
 
-    t (since the trace's origin) becomes t + shift + stretch (t - about). Adds shift_ns, stretch, about_ns.
+    The common clock is t + origin + offset + drift t (`traces.clock_offset_ns`, `clock_drift_frac`), t since the origin of
+    the trace; t becomes t + shift + stretch t. Adds shift_ns and stretch.
     """
-    anchor = _anchor(con, devices)
     base = int(devices["origin_ns"][0])
-    origin = devices["origin_ns"].to_numpy() - base
     offset, drift = devices["offset_ns"].to_numpy(), devices["drift"].to_numpy()
-    end = devices["end_ns"].to_numpy() + origin
-    common = end + offset + np.rint(drift * (end - (anchor - base))).astype(np.int64)
-    last = int(np.argmax(common))
-    relative = (1 + drift) / (1 + drift[last]) - 1
-    shift = origin - origin[last] + offset - offset[last]
-    return devices.with_columns(
-        shift_ns=pl.Series(shift), stretch=pl.Series(relative), about_ns=pl.Series(anchor - base - origin)
-    )
-
-
-def _anchor(con: duckdb.DuckDBPyConnection, devices: pl.DataFrame) -> int:
-    """The time about which clocks drift, Unix ns: read off arrivals, which are the same instant on all ranks."""
-    if not np.any(devices["drift"].to_numpy()):
-        return int(devices["origin_ns"][0])
-    told = store.frame_of(
-        con,
-        """
-        with own as (
-            select m.instance_id, m.trace_id, min(m.arrival_ns + coalesce(t.origin_unix_ns, 0)) as arrival_ns,
-                   any_value(coalesce(t.clock_offset_ns, 0)) as o, any_value(coalesce(t.clock_drift_frac, 0)) as d
-            from collective_matches m join traces t using (trace_id)
-            where t.run_id = (select run_id from traces where trace_id = ?) and m.instance_id is not null
-            group by all
-        ), firsts as (
-            select instance_id, arg_min(arrival_ns, trace_id) as arrival_ns, arg_min(o, trace_id) as o, arg_min(d, trace_id) as d
-            from own group by instance_id
-        )
-        select own.arrival_ns as t, own.o, own.d, f.arrival_ns as t_0, f.o as o_0, f.d as d_0
-        from own join firsts f using (instance_id) where own.d <> f.d
-        """,
-        [devices["trace_id"][0]],
-    )
-    if not len(told):
-        return int(devices["origin_ns"][0])
-    base = int(told["t"][0])
-    t, t_0 = told["t"].to_numpy() - base, told["t_0"].to_numpy() - base
-    d, d_0 = told["d"].to_numpy(), told["d_0"].to_numpy()
-    apart = t - t_0 + told["o"].to_numpy() - told["o_0"].to_numpy() + d * t - d_0 * t_0
-    return base + round(float((apart * (d - d_0)).sum() / ((d - d_0) ** 2).sum()))
+    ahead = devices["origin_ns"].to_numpy() - base + offset
+    end = devices["end_ns"].to_numpy()
+    last = int(np.argmax(end + ahead + np.rint(drift * end).astype(np.int64)))
+    shift = np.rint((ahead - ahead[last]) / (1 + drift[last])).astype(np.int64)
+    return devices.with_columns(shift_ns=pl.Series(shift), stretch=pl.Series((1 + drift) / (1 + drift[last]) - 1))
 
 
 def _spans(con: duckdb.DuckDBPyConnection, devices: pl.DataFrame, chosen: Sequence[int], step: int) -> pl.DataFrame:
@@ -219,10 +184,9 @@ where g.start_ns <= s.hi and g.start_ns + g.dur_ns > s.lo
 def _common(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     """Times on the common clock."""
     drifted = [
-        (pl.col(c) + pl.col("shift_ns") + (pl.col("stretch") * (pl.col(c) - pl.col("about_ns"))).round().cast(pl.Int64))
-        .alias(c)
+        (pl.col(c) + pl.col("shift_ns") + (pl.col("stretch") * pl.col(c)).round().cast(pl.Int64)).alias(c)
         for c in columns
-    ]  # fmt: skip
+    ]
     return frame.with_columns(drifted)
 
 
