@@ -52,12 +52,15 @@ def stream_edges(ops: pl.DataFrame, begins: Ints, ends: Ints, launch_lag_ns: Int
 
 
 def _gaps(ordered: Ints, gap: Ints, stream: Ints, queued: np.ndarray) -> Ints:
-    """The least time between operations of a stream, of each: what the quickest of those show that were queued."""
+    """The least time between operations of a stream, of each: what the quickest of those show that were queued.
+
+    What begins long after the one before it waited for something else.
+    """
     out = np.zeros(len(stream), dtype=np.int64)
     order = ordered[np.argsort(stream[ordered], kind="stable")]
     for mine in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
         if len(mine):
-            out[mine] = low(gap[mine[queued[mine]]])
+            out[mine] = low(gap[mine[queued[mine] & (gap[mine] <= _NEAR_NS)]])
     return out
 
 

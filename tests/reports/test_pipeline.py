@@ -9,8 +9,12 @@ one when the rank has nothing else to do), so only the first receive of either d
   and one backward pass more, and both messages: (p - 1 - s) (F + B + 2c) later, of which the last c passes.
 
 In step 1 all stages begin together. In step 2 stage s begins to wait when its step 1 is over, s (B + c) before stage 0 ends
-its own and goes on: that much longer. So in step 2 the first and the last stage wait (p - 1) (F + B + 2c) - c, the two
-in the middle, which wait twice, c less; without messages it would be (p - 1) (F + B) for everyone.
+its own and goes on: that much longer. So in step 2 every stage waits (p - 1) (F + B + 2c) in all, messages included; without
+them it would be (p - 1) (F + B) for everyone, the formula.
+
+Of each wait the last c passes in the transfer. And while it begins to wait, a rank still sends what its last pass made, for
+c: two operations share that time, so c / 2 of it is the send's (but for the first receive of step 1, before which there is
+no pass). What is waiting for the other stage is the rest.
 """
 
 import json
@@ -107,13 +111,22 @@ def pipeline(tmp_path_factory):
         yield con, run_id
 
 
-def waits_ns(stage, step):
-    """What a stage waits for others, worked out on paper (see above)."""
-    first = stage * (F + C) - C if stage else 0
-    if step == 2 and stage:
-        first += stage * (B + C)
-    back = (P - 1 - stage) * (F + B + 2 * C) - C if stage < P - 1 else 0
-    return first + back
+def waited_ns(stage, step):
+    """How long each of its first receives lasts (see above): that of the activations, that of the gradients; 0 = none."""
+    activations = stage * (F + C) + (stage * (B + C) if step == 2 else 0)
+    return activations, (P - 1 - stage) * (F + B + 2 * C)
+
+
+def bubble_ns(stage, step):
+    """What of them is waiting for other stages."""
+    activations, gradients = waited_ns(stage, step)
+    sends_beside = (C // 2 if activations and step == 2 else 0) + (C // 2 if gradients else 0)
+    return activations + gradients - (C if activations else 0) - (C if gradients else 0) - sends_beside
+
+
+def last_send_ns(stage, step):
+    """The last window ends when the last gradient is sent; others, when the next step's receive is posted before."""
+    return C if stage and step == 2 else 0
 
 
 @pytest.mark.parametrize("stage", range(P))
@@ -123,29 +136,29 @@ def test_idle_pipeline_is_what_it_is_on_paper(pipeline, stage):
         "select step, idle_pipeline_ns, unmodelled_compute_ns, wall_ns from step_gap where run_id = ? and rank = ? order by step",
         [run_id, stage],
     ).fetchall()
-    messages = ((stage > 0) + (stage < P - 1)) * C
     busy = M * (F + B)
-    assert rows == [
-        (step, waits_ns(stage, step), busy, busy + waits_ns(stage, step) + messages) for step in (1, 2)
-    ]  # fmt: skip
+    walls = [busy + sum(waited_ns(stage, step)) + last_send_ns(stage, step) for step in (1, 2)]
+    assert rows == [(step, bubble_ns(stage, step), busy, walls[step - 1]) for step in (1, 2)]
 
 
 def test_the_bubble_is_told_beside_the_formula(pipeline):
     con, run_id = pipeline
     rows = con.execute(
-        """select rank, stage, stages, microbatches, schedule, bubble_ns, busy_ns, plain_over_busy_frac, told_by
+        """select rank, stage, stages, microbatches, schedule, bubble_ns, busy_ns, bubble_over_busy_frac, plain_over_busy_frac
            from pipeline_bubbles where run_id = ? and step = 2 order by rank""",
         [run_id],
     ).fetchall()
-    told = "stages by sends and receives; microbatches by what the first stage sends; schedule not told by the order of messages: "
-    told += "with so few microbatches GPipe and 1F1B are alike"
+    busy = M * (F + B)
     assert rows == [
-        (stage, stage, P, M, None, waits_ns(stage, 2), M * (F + B), (P - 1) / M, told) for stage in range(P)
-    ]  # fmt: skip
-    # Without messages it would be the formula: what is more is (p - 1) 2c less what passes while they wait.
-    for stage, row in enumerate(rows):
-        passing = ((stage > 0) + (stage < P - 1)) * C
-        assert Fraction(row[5] - (P - 1) * 2 * C + passing, row[6]) == Fraction(P - 1, M)
+        (stage, stage, P, M, None, bubble_ns(stage, 2), busy, bubble_ns(stage, 2) / busy, (P - 1) / M)
+        for stage in range(P)
+    ]
+    # All of the waiting less the messages on its way is the formula.
+    for stage in range(P):
+        assert Fraction(sum(waited_ns(stage, 2)) - (P - 1) * 2 * C, busy) == Fraction(P - 1, M)
+    told = con.execute("select distinct told_by from pipeline_bubbles").fetchall()
+    assert len(told) == 1
+    assert "with so few microbatches GPipe and 1F1B are alike" in told[0][0]
 
 
 def test_without_the_bubble_a_stage_takes_its_passes_and_its_first_messages(pipeline):
@@ -153,11 +166,18 @@ def test_without_the_bubble_a_stage_takes_its_passes_and_its_first_messages(pipe
     run = run_schedule.load(con, run_id, 2)
     assert (run.schedule.graph.replay() == run.schedule.graph.time_ns).all()
     after = run.walls_ns(run.schedule.graph.replay(what_if.BUBBLE.lags(run)))
-    assert after.tolist() == [M * (F + B) + ((s > 0) + (s < P - 1)) * C for s in range(P)]
-    # Forward passes in no time: each stage sends at once, so step 2 lasts m B and (p - 1) times B and two messages.
+    first = [((s > 0) + (s < P - 1)) * C for s in range(P)]
+    assert after.tolist() == [M * (F + B) + first[s] + last_send_ns(s, 2) for s in range(P)]
+
+
+def test_faster_passes_shorten_the_bubble_too(pipeline):
+    # By subtracting, half the passes would save m (F + B) / 2; the bubble is made of passes as well.
+    con, run_id = pipeline
+    run = run_schedule.load(con, run_id, 2)
     answer = what_if.answer(run, what_if.times(0.5, "passes", lambda r: what_if.chosen(r, None)))
-    half = (P - 1) * ((F + B) // 2 + 2 * C) + M * (F + B) // 2
-    assert answer.after_ns == half
+    last = sum(last_send_ns(s, 2) for s in range(P)) // P
+    assert answer.before_ns == (P - 1) * (F + B + 2 * C) + M * (F + B) + last
+    assert answer.after_ns == (P - 1) * ((F + B) // 2 + 2 * C) + M * (F + B) // 2 + last
 
 
 def messages_of(order):
