@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from _sim import ddp, folder, fsdp, sets
+from _sim import ddp, folder, fsdp, kineto, pipeline, sets
 
 from tracegap.ingest.pipeline import ingest_paths
 from tracegap.ingest.store import open_store
@@ -19,6 +19,14 @@ def write(job: Any, into: Path) -> None:
     if isinstance(job, fsdp.Job):
         sets.write_xspace(fsdp.simulate(job), into)
         manifest = sets.FSDP_MANIFEST | {"job": "sim", "run": into.name}
+    elif isinstance(job, pipeline.Job):
+        for stage in pipeline.simulate(job):
+            kineto.write(job, stage, into / f"rank{stage.rank}.pt.trace.json.gz")
+        manifest = {
+            "job": "sim", "run": into.name, "simulated": True, "started_at": START, "world_size": job.ranks,
+            "mesh": {"pipeline": job.ranks},
+            "config": {"pipeline.schedule": job.schedule, "pipeline.microbatches": job.microbatches},
+        }  # fmt: skip
     else:
         sets.write_kineto(ddp.simulate(job), into)
         manifest = sets.ddp_manifest(job, name="sim", run=into.name, started_at=START, seed=job.seed)
@@ -35,7 +43,8 @@ def stored(folder_: Path, store: Path) -> tuple[duckdb.DuckDBPyConnection, str]:
 
 def walls_ns(job: Any) -> dict[int, float]:
     """Wall time of each step but the last, mean over devices: from its first kernel to that of the next step."""
-    runs = fsdp.simulate(job).chips if isinstance(job, fsdp.Job) else ddp.simulate(job)
+    simulate = {fsdp.Job: lambda j: fsdp.simulate(j).chips, pipeline.Job: pipeline.simulate, ddp.Job: ddp.simulate}
+    runs = simulate[type(job)](job)
     begins: dict[int, list[int]] = {}
     for run in runs:
         first: dict[int, int] = {}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from _sim import ddp, fsdp
+from _sim import ddp, fsdp, pipeline
 from _sim.schedule import Changes
 from tests.reports import simulated
 
@@ -30,6 +30,9 @@ JOBS = {
     "small buckets": replace(DDP, seed=3, bucket_cap_mb=2),
     "fsdp": fsdp.Job(seed=4),
     "fsdp again": fsdp.Job(seed=5, slow_steps=(23,)),
+    "1f1b": pipeline.Job(seed=6),
+    "gpipe": pipeline.Job(seed=7, schedule="gpipe", microbatches=8),
+    "slow stage": pipeline.Job(seed=8, slow_rank=2, slow_permille=1400),
 }
 HALF = what_if.times(0.5, "collectives", lambda run: what_if.collectives(run, None))
 ANY = {
@@ -45,7 +48,7 @@ OF_DDP = {
     "kernels at their bound": (what_if.at_bound(None), {"changes": Changes(at_bound=ALL_KERNELS)}),
     "no synchronisation": (what_if.SYNCS, {"changes": Changes(free_syncs=True)}),
     "no launches": (what_if.LAUNCHES, {"changes": Changes(free_launches=True)}),
-    "no straggler": (what_if.like_median(2), {"slow_rank": -1}),
+    "no straggler": (what_if.like_median(2), {"slow_rank": -1, "slow_permille": 1000}),
 }
 OF_FSDP = {
     "matrix products at their bound": (what_if.at_bound("matmul"), {"changes": Changes(at_bound=frozenset(["matmul"]))}),
@@ -53,9 +56,16 @@ OF_FSDP = {
         what_if.at_bound(None), {"changes": Changes(at_bound=frozenset(["matmul", "elementwise", "reduction"]))},
     ),
 }  # fmt: skip
-CASES = [
-    (job, change) for job, made in JOBS.items() for change in ANY | (OF_FSDP if isinstance(made, fsdp.Job) else OF_DDP)
-]  # fmt: skip
+OF_PIPELINE = {
+    name: OF_DDP[name]
+    for name in ("matrix products at their bound", "no synchronisation", "no launches", "no straggler")
+}
+OF = {
+    ddp.Job: ANY | OF_DDP,
+    fsdp.Job: ANY | OF_FSDP,
+    pipeline.Job: OF_PIPELINE | {n: c for n, c in ANY.items() if n != "no input"},
+}
+CASES = [(job, change) for job, made in JOBS.items() for change in OF[type(made)]]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +92,7 @@ def test_without_a_change_the_step_is_the_measured_and_the_simulated_one(loaded,
 @pytest.mark.parametrize(("name", "change"), CASES)
 def test_the_predicted_step_is_the_simulated_one_within_2_percent(loaded, name, change):
     job, run = JOBS[name], loaded[name]
-    asked, really = (ANY | (OF_FSDP if isinstance(job, fsdp.Job) else OF_DDP))[change]
+    asked, really = OF[type(job)][change]
     predicted = what_if.answer(run, asked).after_ns
     assert predicted == pytest.approx(simulated.walls_ns(replace(job, **really))[run.step], rel=0.02)
 
