@@ -102,7 +102,8 @@ def _device(run: RunSchedule, op: Ints, point: Ints, otherwise: int) -> Ints:
 def _kinds(run: RunSchedule, why: Ints, op: Ints, point: Ints) -> list[str]:
     classes = run.ops["op_class"]
     sync = run.schedule.points["is_sync"]
-    out = []
+    on_cpu, device = run.devices["on_cpu"].to_list(), run.schedule.ops["device"].to_list()
+    out: list[str] = []
     for w, o, p in zip(why.tolist(), op.tolist(), point.tolist(), strict=True):
         if w == Why.RUN:
             op_class = classes[o]
@@ -112,7 +113,9 @@ def _kinds(run: RunSchedule, why: Ints, op: Ints, point: Ints) -> list[str]:
         elif w == Why.CALL and sync[p]:
             out.append("sync_call")
         else:
-            out.append(_KINDS[Why(w)])
+            # Between two operations of a CPU its thread does what is no operation.
+            gap_of_cpu = w == Why.STREAM and on_cpu[device[o]]
+            out.append("host" if gap_of_cpu else _KINDS[Why(w)])
     return out
 
 

@@ -15,6 +15,8 @@ from tracegap.reports.replay import Edges
 
 _SILENCE_NS = 50_000
 """A thread that has made no call for so long waits for something."""
+_LATENCY_NS = 100_000
+"""A launch takes no longer to reach a free stream."""
 _BLOCKING_NS = 20_000
 """A launch call that only hands work over takes less."""
 
@@ -25,6 +27,7 @@ def launch_latency_ns(ops: pl.DataFrame) -> Ints:
     What shares its launch with an earlier operation of its stream (a graph, an XLA program) does not count.
     """
     free = (pl.col("before_ns") <= pl.col("launch_ns")) & (pl.col("start_ns") >= pl.col("launch_ns"))
+    free &= pl.col("start_ns") - pl.col("launch_ns") <= _LATENCY_NS
     first = pl.col("launch_ns") != pl.col("launch_before").fill_null(-1)
     told = (
         ops.with_row_index("row")

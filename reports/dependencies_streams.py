@@ -2,8 +2,8 @@
 
 Traces seldom say that a stream waits for another one. It is inferred from operations that begin within 10 us of the end
 of an operation of another stream, while their own stream had been free and their launch had been made for longer than
-2 us (`evidence`). What was seen is then taken to hold in general, for dependencies bind on some ranks and steps and are
-hidden on others:
+2 us; of a CPU, whose streams are threads that have to wake up, within 500 us. What was seen is then taken to hold in
+general, for dependencies bind on some ranks and steps and are hidden on others:
 
 - operations of one name in a stream that nearly always begin after whatever was launched before them on another stream
   wait for it (a gradient's all-reduce, for the kernels that compute it);
@@ -20,6 +20,7 @@ from tracegap.reports.replay import Edges
 
 _IDLE_NS = 2_000
 _NEAR_NS = 10_000
+_WAKING_NS = 500_000
 _HOLDS = 0.98  # part of the operations of a name that must agree
 _SEEN = 2  # times that a dependency must have bound before it is taken to hold elsewhere
 _STREAMS = 6  # of a device, those with most operations; more are looked at for order only
@@ -97,6 +98,7 @@ _PAIRS = pl.DataFrame(
 
 def _of_device(ops: pl.DataFrame, ready: Ints) -> pl.DataFrame:
     """What was seen to wait, and what was launched last before each operation, for each two streams of a device."""
+    near_ns = _WAKING_NS if ops["on_cpu"].any() else _NEAR_NS
     sizes = ops.group_by("stream").len().sort("len", "stream", descending=True).head(_STREAMS)
     streams = {int(s): ops.filter(pl.col("stream") == s) for s in sizes["stream"]}
     out = [_PAIRS]
@@ -111,7 +113,7 @@ def _of_device(ops: pl.DataFrame, ready: Ints) -> pl.DataFrame:
             by_end = np.argsort(done, kind="stable")
             last = np.searchsorted(done[by_end], start, side="right") - 1
             gap = start - done[by_end[np.maximum(last, 0)]]
-            near = np.flatnonzero((last >= 0) & idle & (gap <= _NEAR_NS))
+            near = np.flatnonzero((last >= 0) & idle & (gap <= near_ns))
             ended = rows[by_end[last[near]]]
             theirs_launch = theirs["launch_ns"].fill_null(_NONE).to_numpy()
             by_launch = np.argsort(theirs_launch, kind="stable")

@@ -15,6 +15,7 @@ OPS = {
     "stream": pl.Int64,  # number of the stream in the run
     "is_async": pl.Boolean,  # of a line whose operations begin and end on the core of an XLA device
     "is_core": pl.Boolean,  # of the core line of a device that has such a line
+    "on_cpu": pl.Boolean,  # its stream is a thread of a CPU
     "step": pl.Int64,
     "key": pl.UInt64,  # equal for operations of one name
     "start_ns": pl.Int64,  # on the common clock, as all times here

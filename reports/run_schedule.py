@@ -45,7 +45,7 @@ class RunSchedule:
     """All that are in the graph, ascending."""
     schedule: Schedule
     devices: pl.DataFrame
-    """A row a device, by its number: trace_id, device_id, rank."""
+    """A row a device, by its number: trace_id, device_id, rank, on_cpu."""
     ops: pl.DataFrame
     """Beside `schedule.ops`: op_id, op_class, framework_op, label (framework_op, else name), collective, t_min_ns."""
     windows: list[Window]
@@ -93,7 +93,7 @@ def load(con: duckdb.DuckDBPyConnection, run_id: str, step: int, *, before: int 
     )
     with_spans = f"with spans (device, trace_id, device_id, lo, hi) as (values {spans})"
     raw = store.frame_of(con, _OPS.format(with_spans=with_spans))
-    raw = raw.join(devices.select("device", "trace", *_SHIFT), on="device").sort("trace", "op_id")
+    raw = raw.join(devices.select("device", "trace", "on_cpu", *_SHIFT), on="device").sort("trace", "op_id")
     points, inputs = _host(con, raw, devices, with_spans)
     ops = _numbered(raw)
     schedule = dependencies.build(ops.select(list(OPS)), points, inputs)
@@ -104,7 +104,7 @@ def load(con: duckdb.DuckDBPyConnection, run_id: str, step: int, *, before: int 
         step=step,
         steps=chosen,
         schedule=schedule,
-        devices=devices.select("trace_id", "device_id", "rank"),
+        devices=devices.select("trace_id", "device_id", "rank", "on_cpu"),
         ops=raw.select(facts),
         windows=windows,
         left_out=left_out,
@@ -118,8 +118,10 @@ def _devices(con: duckdb.DuckDBPyConnection, run_id: str, step: int, kernels: in
         """
         select s.trace_id, s.device_id, s.rank, s.start_ns, s.start_ns + s.wall_ns as end_ns,
                coalesce(t.origin_unix_ns, 0) as origin_ns, coalesce(t.clock_offset_ns, 0) as offset_ns,
-               coalesce(t.clock_drift_frac, 0) as drift
-        from steps s join traces t using (trace_id) where s.run_id = ? and s.step = ?
+               coalesce(t.clock_drift_frac, 0) as drift, d.kind = 'cpu' as on_cpu
+        from steps s join traces t using (trace_id)
+        join devices d on d.trace_id = s.trace_id and d.device_id = s.device_id
+        where s.run_id = ? and s.step = ?
         order by s.rank nulls last, s.trace_id, s.device_id
         """,
         [run_id, step],
@@ -177,7 +179,7 @@ from op_gap g
 join spans s on s.trace_id = g.trace_id and s.device_id = g.device_id
 left join collectives c on c.trace_id = g.trace_id and c.op_id = g.op_id
 left join collective_matches m on m.trace_id = g.trace_id and m.op_id = g.op_id
-where g.start_ns <= s.hi and g.start_ns + g.dur_ns > s.lo
+where g.start_ns <= s.hi and (g.start_ns >= s.lo or g.start_ns + g.dur_ns > s.lo)
 """
 
 
