@@ -16,7 +16,8 @@ def op(stream, start, end, launch=None, **rest):
     """An operation; `name` stands for its key."""
     return {
         "device": 0, "trace": 0, "stream": stream, "is_async": False, "is_core": False, "on_cpu": False, "step": 1,
-        "start_ns": start, "end_ns": end, "launch_ns": launch, "thread": None if launch is None else MAIN, "instance": None, "likeness": None,
+        "start_ns": start, "end_ns": end, "launch_ns": launch,
+        "thread": None if launch is None else MAIN, "instance": None, "likeness": None,
         "predicted_ns": None, "key": rest.pop("name", 7),
     } | rest  # fmt: skip
 
