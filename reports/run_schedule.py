@@ -174,7 +174,7 @@ select s.device, g.op_id, hash(s.device, g.stream) as stream, g.stream = 'async'
        m.instance_id as instance,
        case when c.op_id is not null then hash(c.collective, c.message_bytes, c.group_size, c.op_id is null) end as likeness,
        g.op_class, g.framework_op, coalesce(g.framework_op, g.name) as label, c.collective, g.t_min_ns,
-       m.predicted_ns, c.rank, c.peer
+       m.predicted_ns
 from op_gap g
 join spans s on s.trace_id = g.trace_id and s.device_id = g.device_id
 left join collectives c on c.trace_id = g.trace_id and c.op_id = g.op_id
@@ -198,33 +198,8 @@ def _numbered(raw: pl.DataFrame) -> pl.DataFrame:
     core = pl.col("is_async").any().over("device") & ~pl.col("is_async")
     largest = pl.len().over("stream") == pl.len().over("stream").filter(core).max().over("device")
     told = raw.with_columns(is_core=(core & largest).fill_null(value=False), step=pl.col("step").cast(pl.Int64))
-    told = _common(told.with_columns(instance=_with_peers(raw)), ["start_ns", "end_ns", "launch_ns"])
+    told = _common(told, ["start_ns", "end_ns", "launch_ns"])
     return told.with_columns(dense).cast({c: OPS[c] for c in OPS if c in told.columns})
-
-
-def _with_peers(raw: pl.DataFrame) -> pl.Series:
-    """Instances; sends and receives without one are matched by peer and order: the k-th send of a pair is its k-th receive."""
-    alone = pl.col("instance").is_null() & pl.col("peer").is_not_null() & pl.col("collective").is_in(["send", "recv"])
-    sends = pl.col("collective") == "send"
-    pairs = (
-        raw.with_row_index("row")
-        .filter(alone)
-        .with_columns(
-            source=pl.when(sends).then("rank").otherwise("peer"), target=pl.when(sends).then("peer").otherwise("rank")
-        )
-        .with_columns(
-            nth=pl.int_range(pl.len()).over("source", "target", "step", "collective", order_by=["start_ns", "row"])
-        )
-        .filter(pl.len().over("source", "target", "step", "nth") == 2)
-        .with_columns(pair=pl.struct("source", "target", "step", "nth").rank("dense").cast(pl.Int64))
-    )
-    first = int(raw["instance"].max() or 0) + 1  # type: ignore[arg-type]
-    numbers = (
-        raw.with_row_index("row")
-        .select("row")
-        .join(pairs.select("row", "pair"), on="row", how="left", maintain_order="left")
-    )
-    return raw["instance"].fill_null(numbers["pair"] + first)
 
 
 def _host(
