@@ -84,7 +84,7 @@ def load(con: duckdb.DuckDBPyConnection, run_id: str, step: int, *, before: int 
     fits = near.with_columns(sum=pl.col("kernels").cum_sum()).filter(pl.col("sum") <= MOST_OPS)
     chosen = sorted(fits["step"].to_list()) or [step]
     devices, left_out = _devices(con, run_id, step, int(near["kernels"][0]))
-    devices = _clocks(devices)
+    devices = on_one_clock(devices)
     spans = ", ".join(
         f"({d}, '{t}', '{dev}', {lo}, {hi})"
         for d, t, dev, lo, hi in _spans(con, devices, chosen, step)
@@ -139,7 +139,7 @@ def _devices(con: duckdb.DuckDBPyConnection, run_id: str, step: int, kernels: in
 _SHIFT = ("shift_ns", "stretch")
 
 
-def _clocks(devices: pl.DataFrame) -> pl.DataFrame:
+def on_one_clock(devices: pl.DataFrame) -> pl.DataFrame:
     """How times of each device's trace are brought to the clock of the trace in which the step ends last.
 
     The common clock is t + origin + offset + drift t (`traces.clock_offset_ns`, `clock_drift_frac`), t since the origin of
@@ -183,8 +183,8 @@ where g.start_ns <= s.hi and (g.start_ns >= s.lo or g.start_ns + g.dur_ns > s.lo
 """
 
 
-def _common(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Times on the common clock."""
+def common(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Times in `columns` of rows with shift_ns and stretch, on the common clock."""
     drifted = [
         (pl.col(c) + pl.col("shift_ns") + (pl.col("stretch") * pl.col(c)).round().cast(pl.Int64)).alias(c)
         for c in columns
@@ -198,7 +198,7 @@ def _numbered(raw: pl.DataFrame) -> pl.DataFrame:
     core = pl.col("is_async").any().over("device") & ~pl.col("is_async")
     largest = pl.len().over("stream") == pl.len().over("stream").filter(core).max().over("device")
     told = raw.with_columns(is_core=(core & largest).fill_null(value=False), step=pl.col("step").cast(pl.Int64))
-    told = _common(told, ["start_ns", "end_ns", "launch_ns"])
+    told = common(told, ["start_ns", "end_ns", "launch_ns"])
     return told.with_columns(dense).cast({c: OPS[c] for c in OPS if c in told.columns})
 
 
@@ -220,9 +220,9 @@ def _host(
     ).join(threads, on="thread", how="semi")
     number = threads.with_columns(number=pl.col("thread").rank("dense").cast(pl.Int64) - 1)
     clock = devices.unique("trace_id").select("trace_id", "trace", *_SHIFT)
-    told = _common(told.join(clock, on="trace_id"), ["start_ns", "end_ns"]).join(number, on="thread")
+    told = common(told.join(clock, on="trace_id"), ["start_ns", "end_ns"]).join(number, on="thread")
     told = told.select("trace", "kind", "start_ns", "end_ns", thread="number")
-    starts = _common(launched.select("trace", "thread", "launch_ns", *_SHIFT), ["launch_ns"]).join(number, on="thread")
+    starts = common(launched.select("trace", "thread", "launch_ns", *_SHIFT), ["launch_ns"]).join(number, on="thread")
     starts = starts.select("trace", thread="number", start_ns="launch_ns").unique()
     # A step that begins on a thread is where the host work before its first launch begins.
     marks = told.filter(pl.col("kind") == "step").select("trace", "thread", "start_ns").unique()
