@@ -462,6 +462,64 @@ collective_bytes
         key=("run_id", "convention"),
     ),
     Table(
+        "pipeline_bubbles",
+        "what waiting for other stages of a pipeline costs a step on a device, beside what the schedule must cost",
+        _columns(f"""
+            {_RUN}
+            {_TRACE}
+            {_DEVICE}
+            rank BIGINT rank
+            {_STEP}
+            stage BIGINT stage of the rank, from 0; NULL = its messages do not tell
+            stages BIGINT stages of the pipeline, p; NULL = unknown
+            microbatches BIGINT microbatches of a step, m; NULL = unknown
+            schedule VARCHAR gpipe, 1f1b, interleaved, zero_bubble_h1, zero_bubble_h2, dualpipe; NULL = not recognised
+            bubble_ns BIGINT exposed time in which it waits for another stage, ns
+            busy_ns BIGINT time in which it computes, ns
+            bubble_over_busy_frac DOUBLE bubble_ns over busy_ns; NULL = it computes nothing
+            plain_over_busy_frac DOUBLE (p - 1) / m, the same of GPipe and 1F1B with equal stages; NULL = p or m unknown
+            schedule_over_busy_frac DOUBLE the same by the formula of the schedule; NULL = not recognised
+            told_by VARCHAR what stages, microbatches and schedule are taken from, or why they are unknown
+        """),
+        key=("trace_id", "device_id", "step"),
+    ),
+    Table(
+        "critical_path",
+        "a piece of the critical path of a step over all ranks: the typical step and the slowest one",
+        _columns(f"""
+            {_RUN}
+            step BIGINT step number; the step is that of the device whose window ends last
+            place BIGINT number of the piece within the step, from 0
+            rank BIGINT rank on which it lies
+            {_TRACE}
+            {_DEVICE}
+            kind VARCHAR kernel, copy, collective, device_gap, launch_latency, launch_call, sync_call, sync_return, \
+host, input, unknown
+            op_id BIGINT operation that runs or is waited to begin, an ops.op_id; the longest of several; NULL = on the host
+            name VARCHAR framework operation, else kernel, of op_id; NULL = on the host
+            at_ns BIGINT begin of its first piece since the begin of the step, ns
+            dur_ns BIGINT time on the path, ns; the rows of a step add up to its wall time
+            unexplained_ns BIGINT part of dur_ns beyond every latency that the trace shows elsewhere, ns
+            pieces BIGINT pieces that the row stands for
+            why VARCHAR what happened meanwhile
+        """),
+    ),
+    Table(
+        "what_if",
+        "what a change would make of the typical step, by replaying its dependencies; savings of several do not add up",
+        _columns(f"""
+            {_RUN}
+            step BIGINT step number
+            change VARCHAR kernel_at_bound, collective_at_prediction, collective_hidden, straggler_gone, launches_free, \
+syncs_gone, input_gone, bubble_gone
+            what VARCHAR operation, collective, rank or thing that is changed
+            before_ns BIGINT wall time of the step as measured, mean over devices, ns
+            after_ns BIGINT wall time with the change, likewise, ns
+            saves_ns BIGINT before_ns less after_ns
+            note VARCHAR what the answer rests on or leaves out; NULL = nothing more
+        """),
+    ),
+    Table(
         "counters",
         "a sample of a counter",
         _columns(f"""

@@ -1,9 +1,11 @@
-"""Answers out: `report`, `compare`, `history`, `note`, `explain`, `export`, `schema`."""
+"""Answers out: `report`, `compare`, `history`, `note`, `explain`, `what-if`, `export`, `schema`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from tracegap.flows.options import Finite
 from tracegap.flows.shell import (
     CHECK_FAILED,
     DONE,
@@ -217,6 +219,40 @@ def explain(run: str, step: int, store: Path | None, as_json: bool) -> None:
         dump(result.as_dict())
     else:
         click.echo("\n".join(result.lines()))
+
+
+@cli.command("what-if")
+@click.argument("run")
+@click.option("--step", type=int, help="The step.  [default: the median one]")
+@click.option("--kernel", help="Operations: a name, a class such as matmul, or a part of a name; all for every one.")
+@click.option("--collective", help="Collectives of a kind, such as all_reduce; all for every one.")
+@click.option("--rank", type=int, help="A rank.")
+@click.option("--to-bound", is_flag=True, help="They take what arithmetic and memory need (with --kernel).")
+@click.option("--to-prediction", is_flag=True, help="They take what the model predicts (with --collective).")
+@click.option("--hidden", is_flag=True, help="They take no time once the last rank has arrived (with --collective).")
+@click.option("--times", type=Finite(0), help="They take so many times their time (with --kernel or --collective).")
+@click.option("--like-median", is_flag=True, help="It takes what the median rank takes (with --rank).")
+@click.option("--no-launches", is_flag=True, help="The host launches a step in no time, as with a graph.")
+@click.option("--no-syncs", is_flag=True, help="The host waits for no device.")
+@click.option("--no-input", is_flag=True, help="Data is there at once.")
+@click.option("--no-bubble", is_flag=True, help="No pipeline stage waits for another one.")
+@store_option
+@json_option
+def what_if(run: str, step: int | None, store: Path | None, as_json: bool, **asked: Any) -> None:
+    """Say how long a step would take with one thing changed, by replaying its dependencies over all ranks.
+
+    Without a change: the usual ones, as the table what_if has them.
+
+    Example: tracegap what-if llama-8b/mon --collective all_reduce --hidden
+    """
+    from tracegap.reports import asking, tables
+
+    with opened(store, read_only=True) as con:
+        answers = asking.answers(con, run, step, asked)
+    if as_json:
+        dump([a.as_dict() for a in answers])
+    else:
+        show(tables.table(asking.HEADINGS, [asking.cells(a) for a in answers]))
 
 
 @cli.command()

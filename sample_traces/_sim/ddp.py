@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import isqrt, prod
 from typing import Any
 
-from _sim.h100 import KERNELS, UNMODELLED, duration_ns, gemm_cost, transfer_ns, vector_cost
-from _sim.schedule import Collective, Cost, DeviceOp, Program, Rank, jitter_ns, run
+from _sim.h100 import KERNELS, UNMODELLED, bound_ns, duration_ns, gemm_cost, transfer_ns, vector_cost
+from _sim.schedule import NO_CHANGE, Changes, Collective, Cost, DeviceOp, Program, Rank, even, jitter_ns, run, seeded
 
 COMPUTE, SIDE, COMM = "7", "21", "20"
 AUTOGRAD = "autograd"
@@ -37,6 +37,11 @@ class Job:
     """Its data loader stalls, except in `spared_step`."""
     spared_step: int
     stall_ns: int
+    slow_permille: int = 1000
+    """Time that the kernels of `slow_rank` take."""
+    changes: Changes = NO_CHANGE
+    seed: int = 0
+    """Chance falls otherwise with another one."""
 
     @property
     def ffn(self) -> int:
@@ -110,11 +115,11 @@ class Worker(Rank):
     """One rank's process."""
 
     def __init__(self, job: Job, rank: int) -> None:
-        super().__init__(rank, "main")
+        super().__init__(rank, "main", job.changes, job.seed)
         self.job = job
         self.seq = 0
         self._pending = job.buckets()
-        self.now_ns = jitter_ns(9000, "begin", rank)
+        self.now_ns = jitter_ns(9000, "begin", rank, *seeded(job.seed))
 
     @contextmanager
     def op(self, name: str, *args: Arg, what: str = "work", **extra: Any) -> Iterator[None]:
@@ -128,14 +133,20 @@ class Worker(Rank):
         k = KERNELS[kernel]
         with self.op(name, *args):
             args_ = {"framework_op": name, "grid": k.grid, "block": k.block}
-            return self.launch(k.name, k.op_class, duration_ns(cost, k), stream=COMPUTE, cost=cost, args=args_)
+            best = name in self.changes.at_bound
+            dur = bound_ns(cost) if best else self._own_ns(duration_ns(cost, k))
+            return self.launch(k.name, k.op_class, dur, stream=COMPUTE, cost=cost, args=args_, exactly=best)
+
+    def _own_ns(self, dur_ns: int) -> int:
+        """What a kernel takes on this rank."""
+        return dur_ns * (self.job.slow_permille if self.rank == self.job.slow_rank else 1000) // 1000
 
     def unmodelled(self, name: str, *args: Arg, stream: str = COMPUTE, after_ns: int = 0) -> None:
         """An operation whose cost nobody knows."""
         kernel, dur = UNMODELLED[name]
         with self.op(name, *args):
             args_ = {"framework_op": name, "grid": (264, 1, 1), "block": (256, 1, 1)}
-            self.launch(kernel, "custom", dur, stream=stream, after_ns=after_ns, args=args_)
+            self.launch(kernel, "custom", self._own_ns(dur), stream=stream, after_ns=after_ns, args=args_)
 
     # The program
 
@@ -145,17 +156,24 @@ class Worker(Rank):
             with self.span("step", f"ProfilerStep#{self.step}", number=self.step):
                 self.work(9000)
                 self._load()
-                self._forward()
-                yield from self._backward()
-                self._optimize()
-                self._log()
+                with self.captured():
+                    self._copy_batch()
+                    self._forward()
+                    yield from self._backward()
+                    self._optimize()
+                    self._copy_loss()
+                self.work(34_000)
             self.work(1500)
 
     def _load(self) -> None:
         job = self.job
         stalls = self.rank == job.slow_rank and self.step != job.spared_step
         with self.span("input", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
-            self.work(job.stall_ns if stalls else 64_000, "load")
+            if not self.changes.free_input:
+                self.work(job.stall_ns if stalls else 64_000, "load")
+
+    def _copy_batch(self) -> None:
+        job = self.job
         batch = tensor(job.sequences, job.seq, dtype=LONG)
         nbytes = 8 * job.tokens
         with (
@@ -368,19 +386,22 @@ class Worker(Rank):
             self.work(18_000)
             self.compute("aten::_fused_adamw_", args, "adamw", vector_cost(16 * n, 14 * n))
 
-    def _log(self) -> None:
+    def _copy_loss(self) -> None:
         loss = tensor(dtype="float")
         with self.op("aten::item", loss), self.op("aten::_local_scalar_dense", loss):
             name, api = "Memcpy DtoH (Device -> Pinned)", "cudaMemcpyAsync"
             self.launch(name, "copy", 1500, stream=COMPUTE, api=api, copy_bytes=4)
             self.synchronize("cudaStreamSynchronize", COMPUTE)
-        self.work(34_000)
 
 
 def simulate(job: Job) -> list[Worker]:
     """Run the job."""
     workers = [Worker(job, rank) for rank in range(job.ranks)]
-    run([worker.program() for worker in workers], lambda call: transfer_ns(call, job.ranks))
+    slowed = job.changes.transfer_permille
+    run(
+        [worker.program() for worker in workers],
+        lambda call: max(even(transfer_ns(call, job.ranks) * slowed // 1000), 2),
+    )
     return workers
 
 

@@ -10,7 +10,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from _sim.schedule import Arrival, Collective, Cost, DeviceOp, HostSpan, Program, even, jitter_ns, run
+from _sim.schedule import (
+    NO_CHANGE,
+    Arrival,
+    Changes,
+    Collective,
+    Cost,
+    DeviceOp,
+    HostSpan,
+    Program,
+    even,
+    jitter_ns,
+    run,
+    seeded,
+)
 from _sim.truth import Chip, half_even_ns
 
 # As the planes of the trace state them: 459 TFLOP/s, 2765 GB/s (a chip; its two cores run as one).
@@ -41,6 +54,9 @@ class Job:
     steps: int = 6
     slow_steps: tuple[int, ...] = (22, 24)
     """Steps whose batch comes late."""
+    changes: Changes = NO_CHANGE
+    seed: int = 0
+    """Chance falls otherwise with another one."""
 
     @property
     def ffn(self) -> int:
@@ -146,7 +162,7 @@ class Compiler:
         text = f"%{name} = {shapes[-1]} fusion({operands}), kind={kind}, calls=%fused_computation.{name[7:]}"
         bound = max(half_even_ns(cost.flops, 459 * 10**12), half_even_ns(cost.bytes, V5P.hbm_bytes_per_s))
         vmem = cost.bytes // 4 if category == "convolution fusion" else 0
-        dur = 700 + bound * 1000 // permille
+        dur = bound if op_class in self.job.changes.at_bound else 700 + bound * 1000 // permille
         tf_op = f"jit(train_step)/{tf_op}"
         return Instruction(
             name=name,
@@ -214,13 +230,13 @@ class ChipProgram:
     def __init__(self, job: Job, run_: ChipRun, step: int, launch: HostSpan, seq: int) -> None:
         self.job, self.chip, self.step, self.launch, self.seq = job, run_, step, launch, seq
         self.compiler = Compiler(job)
-        self.now_ns = launch.start_ns + 17_000 + jitter_ns(6000, "first", run_.chip, step)
+        self.now_ns = launch.start_ns + 17_000 + jitter_ns(6000, "first", run_.chip, step, *seeded(job.seed))
         self.begun_ns = self.now_ns
         self._nth = 0
 
     def _gap(self) -> None:
         self._nth += 1
-        self.now_ns += 40 + jitter_ns(90, "gap", self.chip.chip, self.step, self._nth)
+        self.now_ns += 40 + jitter_ns(90, "gap", self.chip.chip, self.step, self._nth, *seeded(self.job.seed))
 
     def _core(self, instruction: Instruction, end_ns: int) -> CoreEvent:
         event = CoreEvent(instruction=instruction, start_ns=self.now_ns, end_ns=end_ns)
@@ -252,7 +268,8 @@ class ChipProgram:
     def do(self, instruction: Instruction) -> None:
         """Run an operation on the core."""
         self._gap()
-        slack = jitter_ns(instruction.dur_ns // 50, "dur", self.chip.chip, self.step, self._nth)
+        spread = 0 if instruction.op_class in self.job.changes.at_bound else instruction.dur_ns // 50
+        slack = jitter_ns(spread, "dur", self.chip.chip, self.step, self._nth, *seeded(self.job.seed))
         event = self._core(instruction, self.now_ns + even(instruction.dur_ns) + slack)
         self._device_op(instruction, event.start_ns, event.end_ns)
 
@@ -395,7 +412,7 @@ class Host:
         span.end_ns = self.now_ns
 
     def work(self, ns: int, *key: object) -> None:
-        self.now_ns += even(ns) + jitter_ns(ns // 10, "host", *key)
+        self.now_ns += even(ns) + jitter_ns(ns // 10, "host", *key, *seeded(self.job.seed))
 
     def run(self) -> None:
         """All steps."""
@@ -407,7 +424,8 @@ class Host:
 
     def _step(self, step: int, seq: int) -> int:
         with self.span("input", "load_batch"):
-            self.work(1_900_000 if step in self.job.slow_steps else 88_000, step, "load")
+            if not self.job.changes.free_input:
+                self.work(1_900_000 if step in self.job.slow_steps else 88_000, step, "load")
         launches = []
         with self.span("op", "PjitFunction(train_step)"):
             self.work(52_000, step, "dispatch")
@@ -420,7 +438,8 @@ class Host:
             self.work(9_000, step, "dispatched")
         pairs = zip(self.chips, launches, strict=True)
         programs = [ChipProgram(self.job, chip, step, launch, seq) for chip, launch in pairs]
-        run([program.program() for program in programs], transfer_ns)
+        slowed = self.job.changes.transfer_permille
+        run([program.program() for program in programs], lambda call: max(even(transfer_ns(call) * slowed // 1000), 2))
         with self.span("sync", "block_until_ready"):
             self.now_ns = max(self.now_ns, *(p.now_ns for p in programs)) + 21_000
         self.work(46_000, step, "log")

@@ -136,9 +136,13 @@ UNMODELLED = {
 
 def duration_ns(cost: Cost, kernel: Kernel) -> int:
     """How long the simulated kernel takes."""
+    return kernel.floor_ns + bound_ns(cost) * 1000 // kernel.permille
+
+
+def bound_ns(cost: Cost) -> int:
+    """How long it must take."""
     peak = H100.matrix_flops_per_s if cost.matrix else H100.vector_flops_per_s
-    bound = max(half_even_ns(cost.flops, peak), half_even_ns(cost.bytes, H100.hbm_bytes_per_s))
-    return kernel.floor_ns + bound * 1000 // kernel.permille
+    return max(half_even_ns(cost.flops, peak), half_even_ns(cost.bytes, H100.hbm_bytes_per_s))
 
 
 def transfer_ns(call: Collective, ranks: int) -> int:

@@ -81,6 +81,30 @@ class Arrival:
     start_ns: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What is different in a run, really: the truth of what is predicted from the run without it."""
+
+    at_bound: frozenset[str] = frozenset()
+    """Framework operations (of the XLA job: classes of operations) that reach their bound."""
+    transfer_permille: int = 1000
+    """Time that collectives take from the arrival of the last rank on."""
+    free_launches: bool = False
+    """Between its first and its last launch of a step the host works in no time."""
+    free_syncs: bool = False
+    """The host waits for no device."""
+    free_input: bool = False
+    """Data is there at once."""
+
+
+NO_CHANGE = Changes()
+
+
+def seeded(seed: int) -> tuple[int, ...]:
+    """What to add to the key of chance; nothing for seed 0."""
+    return (seed,) if seed else ()
+
+
 def jitter_ns(spread_ns: int, *key: object) -> int:
     """A fixed even number in [0, spread_ns), by the key alone."""
     return zlib.crc32(repr(key).encode()) % max(spread_ns, 1) // 2 * 2
@@ -98,8 +122,10 @@ class Rank:
     stream_gap_ns = 620
     sync_return_ns = 6400
 
-    def __init__(self, rank: int, main_thread: str) -> None:
+    def __init__(self, rank: int, main_thread: str, changes: Changes = NO_CHANGE, seed: int = 0) -> None:
         self.rank = rank
+        self.changes = changes
+        self.seed = seed
         self.now_ns = 0
         self.thread = self.main_thread = main_thread
         self.step = -1
@@ -109,16 +135,25 @@ class Rank:
         self._open_ops: list[HostSpan] = []
         self._correlation = 0
         self._drawn: dict[tuple[int, int, str], int] = {}
+        self._captured = False
 
     def draw_ns(self, spread_ns: int, what: str) -> int:
         """Chance, but the same for the n-th `what` of a step in every run of the job, whatever else the runs do."""
         key = (self.rank, self.step, what)
         nth = self._drawn[key] = self._drawn.get(key, 0) + 1
-        return jitter_ns(spread_ns, *key, nth)
+        return jitter_ns(spread_ns, *key, nth, *seeded(self.seed))
+
+    @contextmanager
+    def captured(self) -> Iterator[None]:
+        """What is launched inside costs the host nothing, if that is the change: as in a CUDA graph."""
+        self._captured = self.changes.free_launches
+        yield
+        self._captured = False
 
     def work(self, ns: int, what: str = "work") -> None:
         """The host computes for about `ns`."""
-        self.now_ns += even(ns) + self.draw_ns(ns // 12, what)
+        took = even(ns) + self.draw_ns(ns // 12, what)
+        self.now_ns += 0 if self._captured else took
 
     @contextmanager
     def span(self, kind: str, name: str, **args: Any) -> Iterator[HostSpan]:
@@ -163,10 +198,14 @@ class Rank:
     def launch(
         self, name: str, op_class: str, dur_ns: int, *, stream: str, api: str = "cudaLaunchKernel", **rest: Any
     ) -> DeviceOp:
-        """Launch an operation that runs as soon as its stream is free; `after_ns` holds it back further."""
+        """Launch an operation that runs as soon as its stream is free; `after_ns` holds it back further.
+
+        It takes what is said, and a little chance unless `exactly`.
+        """
         span = self._call(api, 3100)
         start = self._ready_ns(span, stream, rest.pop("after_ns", 0))
-        dur = even(dur_ns) + self.draw_ns(dur_ns // 40, name)
+        spread = 0 if rest.pop("exactly", False) else dur_ns // 40
+        dur = even(dur_ns) + self.draw_ns(spread, name)
         op = DeviceOp(
             stream=stream,
             name=name,
@@ -207,6 +246,8 @@ class Rank:
 
     def synchronize(self, api: str, stream: str) -> None:
         """The host waits until `stream` is done."""
+        if self.changes.free_syncs:
+            return
         self._correlation += 1
         with self.span("sync", api) as span:
             span.correlation = self._correlation

@@ -119,7 +119,7 @@ def test_compare_says_it_on_one_screen(store):
     assert len(got.output.splitlines()) <= 24
 
 
-@pytest.mark.parametrize("command", ["report", "compare", "explain", "view", "history"])
+@pytest.mark.parametrize("command", ["report", "compare", "explain", "what-if", "view", "history"])
 def test_an_unknown_run_is_wrong_use_and_names_what_there_is(command, store, tmp_path):
     extra = {"compare": ["sim-fsdp-v5p/sim-fsdp-v5p-tue"], "explain": ["--step", "1"]}.get(command, [])
     got = run(command, "nothing-of-the-kind", *extra, store=store)
@@ -170,6 +170,24 @@ def test_explain_adds_up_and_names_the_cause(store):
     assert "faster than its" in text
     assert "simulated" in text
     assert run("explain", "sim-ddp-h100/sim-ddp-h100-mon", "--step", "999", store=store).exit_code == 2
+
+
+def test_what_if_answers_one_change_or_the_usual_ones(store):
+    name = "sim-ddp-h100/sim-ddp-h100-mon"
+    usual = json.loads(run("what-if", name, "--json", store=store).output)
+    stored = json.loads(
+        run("sql", f"select change, what, saves_ns from what_if where run_id = '{name}'", "--json", store=store).output
+    )
+    assert [[a[k] for k in ("change", "what", "saves_ns")] for a in usual] == [list(row.values()) for row in stored]
+    (asked,) = json.loads(run("what-if", name, "--collective", "all_reduce", "--hidden", "--json", store=store).output)
+    assert asked in usual
+    assert asked["saves_ns"] == asked["before_ns"] - asked["after_ns"] > 0
+    told = run("what-if", name, "--kernel", "matmul", "--times", "0.5", store=store).output
+    assert "matmul × 0.5" in told
+    wrong = run("what-if", name, "--kernel", "matmul", "--hidden", store=store)
+    assert wrong.exit_code == 2
+    assert "--collective --hidden" in wrong.output
+    assert run("what-if", name, "--step", "999", "--no-syncs", store=store).exit_code == 2
 
 
 def test_view_makes_links_and_leaves_the_traces_alone(store, tmp_path):
