@@ -5,7 +5,7 @@ from tracegap.reports.finding import Rule
 RULE = Rule(
     sentence="{operation:name} takes {percent:.0f}% of its bound: its FLOPs, its bytes or the peak are wrong, "
     "or its data came from cache",
-    sql="""
+    query="""
         with ticks as (
             -- Old traces have whole microseconds: an operation may be a tick longer than it says.
             select trace_id, case when bool_and(dur_ns % 1000 = 0) then 1000 else 0 end as tick_ns

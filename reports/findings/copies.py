@@ -2,4 +2,4 @@
 
 from tracegap.reports.finding import bucket_rule
 
-RULE = bucket_rule("exposed_copy_ns", "copies and fills run alone {saves_ns:ns} a step ({percent}%)")
+RULE = bucket_rule("exposed_copy", "copies and fills run alone {alone_ns:ns} a step ({percent:.1f}%)")

@@ -3,6 +3,6 @@
 from tracegap.reports.finding import bucket_rule
 
 RULE = bucket_rule(
-    "idle_host_ns",
-    "the device idles {saves_ns:ns} a step ({percent}%) because the host has not begun to launch",
+    "idle_host",
+    "the device idles {alone_ns:ns} a step ({percent:.1f}%) because the host has not begun to launch",
 )

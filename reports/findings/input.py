@@ -3,6 +3,6 @@
 from tracegap.reports.finding import bucket_rule
 
 RULE = bucket_rule(
-    "idle_input_ns",
-    "the device waits {saves_ns:ns} a step ({percent}%) for data: the host sits in its loader",
+    "idle_input",
+    "the device waits {alone_ns:ns} a step ({percent:.1f}%) for data: the host sits in its loader",
 )

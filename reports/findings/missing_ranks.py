@@ -4,7 +4,7 @@ from tracegap.reports.finding import Rule
 
 RULE = Rule(
     sentence="{have} of {world_size} ranks are there: what the others did is unknown",
-    sql="""
+    query="""
         with job as (select world_size from runs where run_id = $1),
         present as (select distinct rank from traces where run_id = $1 and rank is not null),
         absent as (select unnest(range(world_size)) as rank from job except select rank from present)

@@ -5,6 +5,6 @@ from tracegap.reports.finding import Rule
 RULE = Rule(
     sentence="no step is marked: the whole trace counts as one (PyTorch: profile(schedule=...) and prof.step(); "
     "JAX: StepTraceAnnotation; Nsight: an NVTX range a step)",
-    sql="select count(*) as devices from steps where run_id = $1 and source = 'whole_trace' having count(*) > 0",
+    query="select count(*) as devices from steps where run_id = $1 and source = 'whole_trace' having count(*) > 0",
     severity="low",
 )

@@ -2,4 +2,4 @@
 
 from tracegap.reports.finding import bucket_rule
 
-RULE = bucket_rule("idle_pipeline_ns", "waiting for another pipeline stage takes {saves_ns:ns} a step ({percent}%)")
+RULE = bucket_rule("idle_pipeline", "waiting for another pipeline stage takes {alone_ns:ns} a step ({percent:.1f}%)")

@@ -1,13 +1,9 @@
 """FLOPs beyond the model's, at peak."""
 
-from tracegap.reports.finding import TYPICAL, Rule
+from tracegap.reports.finding import bucket_rule
 
-RULE = Rule(
-    sentence="{saves_ns:ns} a step at peak is spent on FLOPs beyond the model's",
-    sql=f"""
-        {TYPICAL}
-        select cast(avg(g.recompute_math_ns) as bigint) as saves_ns from step_gap g join typical using (step), size
-        where g.run_id = $1 and g.complete having avg(g.recompute_math_ns) > 0.01 * any_value(size.wall_ns)
-    """,
-    severity="medium",
+RULE = bucket_rule(
+    "recompute_math",
+    "{alone_ns:ns} a step ({percent:.1f}%) at peak is spent on FLOPs beyond the model's: recompute fewer activations",
+    config="recomp|remat|checkpoint",
 )

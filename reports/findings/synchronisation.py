@@ -3,6 +3,6 @@
 from tracegap.reports.finding import bucket_rule
 
 RULE = bucket_rule(
-    "idle_sync_ns",
-    "the device idles {saves_ns:ns} a step ({percent}%) while the host synchronises",
+    "idle_sync",
+    "the device idles {alone_ns:ns} a step ({percent:.1f}%) while the host synchronises",
 )

@@ -4,7 +4,7 @@ from tracegap.reports.finding import Rule
 
 RULE = Rule(
     sentence="{percent:.0f}% of compute time has no known cost, most of it in {operation:name}: {why}",
-    sql="""
+    query="""
         with compute as (
             select coalesce(framework_op, name) as operation, unknown_because, share_ns, t_min_ns
             from op_gap where run_id = $1 and op_class not in ('collective', 'copy', 'memset')
