@@ -80,6 +80,22 @@ def bucket_rule(bucket: str, sentence: str, *, config: str | None = None) -> Rul
     return Rule(sentence=sentence, query=query, draws=(bucket,), turn=Turn.REST, config=config)
 
 
+_HELD = ("idle_host", "idle_sync", "idle_gap")
+
+
+def activity_rule(activity: str, sentence: str, *, config: str | None = None) -> Rule:
+    """A finding where the device idles at least a hundredth of the typical step while the host does one thing."""
+    parts = ", ".join(
+        f"cast(sum(idle_ns) filter (bucket = '{b}') / any_value(n) as bigint) as {b}_saves_ns" for b in _HELD
+    )
+    query = f"""
+        select 100 * sum(idle_ns) / any_value(n) / any_value(wall_ns) as percent, arg_max(name, idle_ns) as name,
+               sum(gaps) / any_value(n) as gaps, {parts}, list(unit) as units
+        from typical_idle, typical_size where activity = '{activity}' having count(*) > 0
+    """
+    return Rule(sentence=sentence, query=query, draws=_HELD, config=config)
+
+
 def rules() -> dict[str, Rule]:
     """Rules by kind, which is the name of their module; found by walking `reports.findings`."""
     kinds = sorted(m.name for m in pkgutil.iter_modules(_findings.__path__))

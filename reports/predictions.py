@@ -45,16 +45,24 @@ def predict(
     ]
     if missing or chip_id is None or kind is None or message_bytes is None or group_size is None:
         return None, f"unknown {' and '.join(missing)}"
-    ranks = json.loads(group_ranks) if group_ranks else list(range(group_size))
     try:
-        fabric = collectives.fabric_for(
-            hardware.get(chip_id),
-            ranks,
-            ranks_per_domain=topology.get("ranks_per_domain"),
-            torus=topology.get("torus"),
-            wrap=topology.get("wrap"),
-        )
+        fabric = fabric_of(chip_id, group_size, group_ranks, topology)
         prediction = collectives.predict(CollectiveKind(kind), message_bytes, group_size, fabric)
     except TracegapError as e:
         return None, str(e)
     return prediction.total_ns, prediction.model
+
+
+def fabric_of(chip_id: str, group_size: int, group_ranks: str | None, topology: dict[str, Any]) -> collectives.Fabric:
+    """The links between the ranks of a group; without a list of them, the first ones of the job.
+
+    Raises:
+        TracegapError: the catalogue does not know the part or a link of it.
+    """
+    return collectives.fabric_for(
+        hardware.get(chip_id),
+        json.loads(group_ranks) if group_ranks else list(range(group_size)),
+        ranks_per_domain=topology.get("ranks_per_domain"),
+        torus=topology.get("torus"),
+        wrap=topology.get("wrap"),
+    )

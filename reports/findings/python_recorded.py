@@ -1,0 +1,18 @@
+"""A host that is too slow in a trace that records every Python call."""
+
+from tracegap.reports.finding import Rule
+
+RULE = Rule(
+    sentence="the trace records {events:.0f} Python calls a step, which slows the host, and the device idles {percent:.0f}% of the step "
+    "waiting for it: without with_stack the host may be fast enough",
+    query="""
+        with own as (
+            select count(*) as events from typical_step s
+            join host_events h on h.trace_id = s.trace_id and h.start_ns >= s.start_ns and h.start_ns < s.start_ns + s.wall_ns
+            where h.kind in ('python', 'module')
+        )
+        select any_value(events) / count(*) as events, 100 * avg(idle_host_ns) / avg(wall_ns) as percent
+        from typical_step, own having any_value(events) > 1000 * count(*) and percent > 5
+    """,
+    severity="low",
+)
