@@ -50,7 +50,8 @@ class Rule:
     several buckets. `units`: the pieces of operations or idle time that it claims from; without it, all of the bucket.
     `severity`: instead of the rule's.
 
-    In the sentence `alone_ns` is what was asked for, `saves_ns` what was not claimed by findings whose turn came before.
+    In the sentence `alone_ns` is what was asked for, `saves_ns` what is promised, and `left_ns` what findings whose turn came
+    before left of `alone_ns`; NULL where they left all of it.
     """
 
     sentence: str
@@ -67,6 +68,9 @@ class Rule:
     """Configuration keys that it points at, a regular expression."""
 
 
+_ALL = 0.99
+REST = "[[; {left_ns:ns} of it are in no other finding]]"
+"""End of the sentence of a rule that takes what others left."""
 HIGH_FRAC = 0.05
 """Savings above this part of the typical step are of high severity."""
 
@@ -77,7 +81,7 @@ def bucket_rule(bucket: str, sentence: str, *, config: str | None = None) -> Rul
         select cast(avg({bucket}_ns) as bigint) as saves_ns, 100 * avg({bucket}_ns) / avg(wall_ns) as percent
         from typical_step having saves_ns > 0
     """
-    return Rule(sentence=sentence, query=query, draws=(bucket,), turn=Turn.REST, config=config)
+    return Rule(sentence=sentence + REST, query=query, draws=(bucket,), turn=Turn.REST, config=config)
 
 
 _HELD = ("idle_host", "idle_sync", "idle_gap")
@@ -164,7 +168,8 @@ class _Draft:
         granted = {bucket: ns // n for bucket, ns in self.claim.granted.items()} if self.claim else {}
         total = sum(self.claim.granted.values()) // n if self.claim else 0
         saves_ns = total or None
-        row = self.row | {"saves_ns": saves_ns}
+        left_ns = self.claim.open // n if self.claim else 0
+        row = self.row | {"saves_ns": saves_ns, "left_ns": left_ns if left_ns < _ALL * self.alone_ns else None}
         graded = "info" if self.claim is None else "high" if total > HIGH_FRAC * wall_ns else "medium"
         evidence = {k: v for k, v in self.row.items() if k not in ("severity", "alone_ns")}
         if self.claim is not None:

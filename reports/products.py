@@ -53,6 +53,7 @@ def _multiplied(a: Sequence[int], b: Sequence[int]) -> Product | None:
 
 
 _TILE = re.compile(r"(?:tilesize|_MT|(?<![0-9x]))(\d{2,3})x(\d{2,3})(?:x\d+)?(?=[_x]|$)")
+_SIDES = (16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 512)
 _SPLIT = re.compile(r"split_?k|stream_?k|_GSU(?!1_|0_|1$)|_SK[1-9]|splitKreduce", re.IGNORECASE)
 
 
@@ -65,7 +66,7 @@ def tile_of(kernel: str) -> tuple[int, int] | None:
     if _SPLIT.search(kernel):
         return None
     found = [(int(a), int(b)) for a, b in _TILE.findall(kernel)]
-    sized = [t for t in found if all(16 <= side <= 512 and side & (side - 1) == 0 or side in (96, 192) for side in t)]
+    sized = [t for t in found if all(side in _SIDES for side in t)]
     return sized[0] if sized else None
 
 

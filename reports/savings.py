@@ -86,7 +86,7 @@ class Ledger:
         if taken:
             at = account.at(units)
             left = account.amounts[at]
-            parts: NDArray[np.float64] = left * (taken / int(left.sum()))
+            parts = np.asarray(left * (taken / int(left.sum())), dtype=np.float64)
             account.amounts[at] -= apportion(parts, np.zeros_like(at), np.array([taken]))
             account.left -= taken
             self.room -= taken

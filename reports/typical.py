@@ -34,7 +34,7 @@ with piece as (
         w.trace_id, w.op_id, w.device_id, w.step, s.rank, s.complete, g.stream, g.name, g.op_class,
         coalesce(g.framework_op, g.name) as operation, g.framework_op, g.module, coalesce(g.shapes::varchar, '') as shapes,
         g.dtype, g.start_ns, g.dur_ns, w.dur_ns as cut_ns, w.share_ns, w.state, g.flops, g.bytes, g.launch_ns, g.launch_thread,
-        d.hardware, d.kind as device_kind, d.hbm_bytes_per_s,
+        d.hardware, d.kind as device_kind, d.hbm_bytes_per_s, t.format,
         case when w.dur_ns = g.dur_ns then g.t_math_ns
              else cast(g.t_math_ns::hugeint * w.dur_ns // g.dur_ns as bigint) end as math_ns,
         case when w.dur_ns = g.dur_ns then g.t_min_ns
@@ -45,6 +45,7 @@ with piece as (
     join op_windows w using (trace_id, device_id, step)
     join op_gap g using (trace_id, op_id)
     join devices d on d.trace_id = w.trace_id and d.device_id = w.device_id
+    join traces t on t.trace_id = w.trace_id
     left join comm_windows cw on cw.trace_id = w.trace_id and cw.op_id = w.op_id and cw.step = w.step
 )
 select

@@ -4,5 +4,6 @@ from tracegap.reports.finding import activity_rule
 
 RULE = activity_rule(
     "allocation",
-    "the device idles {alone_ns:ns} a step ({percent:.1f}%) while device memory is allocated or freed[[ (most in {name})]]: keep the allocator from returning it (expandable_segments, a smaller peak, no empty_cache)",
+    "the device idles {alone_ns:ns} a step ({percent:.1f}%) while device memory is allocated or freed[[ (most in "
+    "{name})]]: keep the allocator from returning it (expandable_segments, a smaller peak, no empty_cache)",
 )

@@ -4,5 +4,6 @@ from tracegap.reports.finding import activity_rule
 
 RULE = activity_rule(
     "compilation",
-    "the device idles {alone_ns:ns} a step ({percent:.1f}%) while the host compiles[[ (most in {name})]]: sizes or guards change; mark them dynamic or pad them",
+    "the device idles {alone_ns:ns} a step ({percent:.1f}%) while the host compiles[[ (most in {name})]]: sizes "
+    "or guards change; mark them dynamic or pad them",
 )

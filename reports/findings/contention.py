@@ -3,8 +3,9 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="beside communication the same kernels take {percent:.0f}% longer ({slower} kinds of operation were seen with and "
-    "without it), {alone_ns:ns} a step: fewer channels for communication (NCCL_MAX_NCHANNELS), or other work beside it",
+    sentence="beside communication the same kernels take {percent:.0f}% longer ({slower} kinds of operation were "
+    "seen with and without it), {alone_ns:ns} a step: fewer channels for communication (NCCL_MAX_NCHANNELS), or "
+    "other work beside it",
     query="""
         with comm as (
             select trace_id, device_id, step, start_ns, start_ns + dur_ns as end_ns from typical_op where op_class = 'collective'
@@ -30,5 +31,5 @@ RULE = Rule(
         from pair p, typical_size having percent >= 10 and count(*) >= 3
     """,
     draws=("kernel_inefficiency",),
-    config="nccl",
+    config="nccl.*(channel|cta)",
 )

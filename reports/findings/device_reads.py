@@ -3,8 +3,8 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="{operator}, {calls:.0f} times a step: the host waits for the device to read a value; the device then idles up to "
-    "{alone_ns:ns}; keep the value on the device, or read it every so many steps",
+    sentence="{operator}, {calls:.0f} times a step: the host waits for the device to read a value; the device "
+    "then idles up to {alone_ns:ns}; keep the value on the device, or read it every so many steps",
     query="""
         with reads as (
             select s.trace_id, s.device_id, s.step, h.name, h.dur_ns from typical_step s

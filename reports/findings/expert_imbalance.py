@@ -3,8 +3,8 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="all_to_all over {group_size} ranks: rank {most} sends {times:.1f} times the mean: experts are not loaded alike; balance the "
-    "router (auxiliary loss, capacity) or place experts anew",
+    sentence="all_to_all over {group_size} ranks: rank {most} sends {times:.1f} times the mean: experts are not "
+    "loaded alike; balance the router (auxiliary loss, capacity) or place experts anew",
     query="""
         with instance as (
             select instance_id, step, any_value(group_size) as group_size, arg_max(rank, message_bytes) as most,

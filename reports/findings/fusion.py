@@ -15,7 +15,8 @@ _HANDS_ON = ("elementwise", "normalization", "softmax", "data_movement")
 _SQL = f"""
 select unit, trace_id, device_id, step, stream, operation, shapes, share_ns, min_ns, memory_bound_ns, bytes,
        greatest(kernel_inefficiency_ns, 0) as slow_ns,
-       op_class in {_MEMORY_BOUND} and modelled and cut_ns = dur_ns and bytes > 0 and shapes <> '' as fusible,
+       op_class in {_MEMORY_BOUND} and modelled and cut_ns = dur_ns and dur_ns >= 0.9 * min_ns and bytes > 0
+           and shapes <> '' and device_kind = 'gpu' and format not in ('xspace', 'xla_chrome') as fusible,
        op_class in {_HANDS_ON} as hands_on
 from typical_op where state = 'compute' order by trace_id, device_id, step, stream, start_ns, unit
 """
@@ -35,6 +36,7 @@ def _chains(con: duckdb.DuckDBPyConnection, _: str) -> pl.DataFrame:
 
     Two neighbours on a stream are linked where the second has an input as large as what the first writes: then one write
     and one read of it would go. What is written is the part of the first's bytes that one of its large tensors makes.
+    Neighbours of one name may be kernels of one call, which hand on other things; XLA has decided on its fusions itself.
     """
     ops = store.frame_of(con, _SQL)
     different = ops.filter("fusible")["shapes"].unique().to_list()
@@ -55,6 +57,7 @@ def _chains(con: duckdb.DuckDBPyConnection, _: str) -> pl.DataFrame:
         & pl.col("out_bytes").is_not_null()
         & pl.col("inputs").shift(-1).list.contains(pl.col("largest"))
         & (pl.col("largest") > 0)
+        & (pl.col("operation").shift(-1) != pl.col("operation"))
     )
     ops = ops.with_columns(linked=linked.over(place).fill_null(value=False))
     handed = pl.when("linked").then("out_bytes").otherwise(0.0)
@@ -87,8 +90,9 @@ def _chains(con: duckdb.DuckDBPyConnection, _: str) -> pl.DataFrame:
 
 
 RULE = Rule(
-    sentence="{chains:.0f} times a step {kernels} memory-bound kernels in a row ({pattern:name}) hand {handed_bytes:bytes} to each other "
-    "through device memory: fuse them (torch.compile, a fused kernel), {alone_ns:ns} at most",
+    sentence="{chains:.0f} times a step {kernels} memory-bound kernels in a row ({pattern:name}) hand "
+    "{handed_bytes:bytes} to each other through device memory: fuse them (torch.compile, a fused kernel), "
+    "{alone_ns:ns} at most",
     query=_chains,
     draws=("kernel_inefficiency", "memory_bound"),
     config="compile|fus",

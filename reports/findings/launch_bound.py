@@ -3,9 +3,9 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="{gaps:.0f} times a step the device waits {mean_ns:ns} on average for the next launch, {alone_ns:ns} in all: the host "
-    "launches {kernels:.0f} kernels of {median_ns:ns} one by one; capture them in a graph (CUDA graphs, torch.compile, jit) "
-    "or fuse them",
+    sentence="{gaps:.0f} times a step the device waits {mean_ns:ns} on average for the next launch, "
+    "{alone_ns:ns} in all: the host launches {kernels:.0f} kernels of {median_ns:ns} one by one; capture them in "
+    "a graph (CUDA graphs, torch.compile, jit) or fuse them",
     query="""
         with short as (
             select *, row_number() over () as i from typical_idle

@@ -17,7 +17,8 @@ _PAD_TO = 64
 def _unfit(con: duckdb.DuckDBPyConnection, _: str) -> pl.DataFrame:
     """Unaligned products with what they would save at the efficiency that the aligned ones of their dtype reach."""
     chips = hardware.catalogue()
-    rows, aligned = [], {}
+    rows = []
+    aligned: dict[str, tuple[int, int]] = {}
     found = products(con).to_dicts()
     for row in found:
         step = round(_LOAD_BYTES / DTYPE_BYTES[row["dtype"]])

@@ -3,7 +3,8 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="{percent:.0f}% of device time has no launch in the file and belongs to no step: record a warm-up step before",
+    sentence="{percent:.0f}% of device time has no launch in the file and belongs to no step: record a warm-up "
+    "step before",
     query="""
         select 100.0 * sum(o.dur_ns) filter (o.launch_ns is null and o.step is null) / nullif(sum(o.dur_ns), 0) as percent,
                count(*) filter (o.launch_ns is null and o.step is null) as operations

@@ -3,14 +3,15 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="{collective}[[ over {group_size} ranks]]: {exposed_ns:ns} of {dur_ns:ns} a step runs with nothing beside it, while "
-    "{free_ns:ns} of compute runs without communication: overlap them",
+    sentence="{collective}[[ over {group_size} ranks]]: {exposed_ns:ns} of {dur_ns:ns} a step runs with nothing "
+    "beside it, while {free_ns:ns} of compute runs without communication: overlap them",
     query="""
         with compute as (
             select sum(compute_ns) as compute_ns from typical_step
         ),
         hidden as (
-            select coalesce(sum(hidden_ns * cut_ns / nullif(dur_ns, 0)), 0) as hidden_ns from typical_op where op_class = 'collective'
+            select coalesce(sum(hidden_ns * cut_ns / nullif(dur_ns, 0)), 0) as hidden_ns
+            from typical_op where op_class = 'collective'
         ),
         own as (
             select o.*, greatest(c.compute_ns - h.hidden_ns, 0) as free_ns from typical_op o, compute c, hidden h
@@ -25,5 +26,5 @@ RULE = Rule(
     """,
     draws=("comm_minimum",),
     least_frac=0.02,
-    config="overlap|prefetch|bucket|no_sync",
+    config="overlap|prefetch|no_sync",
 )

@@ -3,8 +3,8 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="{calls:.0f} copies a step from or to pageable memory run alone for {alone_ns:ns}: pin the memory (pin_memory=True) and "
-    "copy with non_blocking=True",
+    sentence="{calls:.0f} copies a step from or to pageable memory run alone for {alone_ns:ns}: pin the memory "
+    "(pin_memory=True) and copy with non_blocking=True",
     query="""
         select count(*) / any_value(n) as calls, sum(bytes) / any_value(n) as bytes,
                cast(sum(exposed_copy_ns) / any_value(n) as bigint) as saves_ns, list(unit) as units

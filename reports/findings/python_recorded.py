@@ -3,8 +3,8 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="the trace records {events:.0f} Python calls a step, which slows the host, and the device idles {percent:.0f}% of the step "
-    "waiting for it: without with_stack the host may be fast enough",
+    sentence="the trace records {events:.0f} Python calls a step, which slows the host, and the device idles "
+    "{percent:.0f}% of the step waiting for it: without with_stack the host may be fast enough",
     query="""
         with own as (
             select count(*) as events from typical_step s

@@ -3,8 +3,8 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="the host compiles in {steps} of {all_steps} steps ({name:name}, {compile_ns:ns} in all): sizes or guards change from step "
-    "to step; mark them dynamic or pad them",
+    sentence="the host compiles in {steps} of {all_steps} steps ({name:name}, {compile_ns:ns} in all): sizes or "
+    "guards change from step to step; mark them dynamic or pad them",
     query="""
         with own as (
             -- Steps of the host follow each other as their device windows do; the first may compile.

@@ -3,9 +3,9 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="{collective} over {group_size} ranks at {mean_bytes:bytes}: even the fastest of {known} equal calls reaches "
-    "{busbw:digits} of {possible:digits} GB/s; look at the algorithm, the protocol and the topology that were chosen "
-    "(NCCL_DEBUG=INFO)",
+    sentence="{collective} over {group_size} ranks at {mean_bytes:bytes}: even the fastest of {known} equal "
+    "calls reaches {busbw:digits} of {possible:digits} GB/s; look at the algorithm, the protocol and the "
+    "topology that were chosen (NCCL_DEBUG=INFO)",
     query="""
         with equal as (
             select collective, group_size, message_bytes, count(*) as known, max(busbw_gb_per_s) as busbw,
@@ -19,7 +19,7 @@ RULE = Rule(
               -- Far from where latency counts: a tenth of a millisecond of transfer.
               and e.predicted_ns > 100000
         )
-        select collective, group_size, cast(sum(known) as bigint) as known, avg(message_bytes) as mean_bytes,
+        select collective, group_size, cast(sum(known) filter (i = 1) as bigint) as known, avg(message_bytes) as mean_bytes,
                max(best_busbw) as busbw, max(best_busbw / best_frac) as possible, 100 * max(best_frac) as percent,
                cast(sum(comm_inefficiency_ns) / any_value(n) as bigint) as saves_ns, list(unit) as units
         from (select *, row_number() over (partition by collective, group_size, message_bytes order by unit) as i from own)
@@ -27,5 +27,5 @@ RULE = Rule(
         group by collective, group_size
     """,
     draws=("comm_inefficiency",),
-    config="nccl|topology",
+    config=r"nccl[._](?!version)|topology",
 )

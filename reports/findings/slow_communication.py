@@ -1,10 +1,10 @@
 """Exposed communication beyond waiting and the minimum of the collective model, by collective and size of group."""
 
-from tracegap.reports.finding import Rule, Turn
+from tracegap.reports.finding import REST, Rule, Turn
 
 RULE = Rule(
     sentence="{collective}[[ over {ranks}]]: {calls:.0f} a step[[ of {mean_bytes:bytes} on average]]"
-    "[[, bus bandwidth {busbw:digits} GB/s]]; {exposed_ns:ns} a step exposed[[ beyond {known}]][[, {unknown}]]",
+    "[[, bus bandwidth {busbw:digits} GB/s]]; {exposed_ns:ns} a step exposed[[ beyond {known}]][[, {unknown}]]" + REST,
     query="""
         with own as (
             select coalesce(collective, 'communication of unknown kind') as collective, group_size, message_bytes, busbw_gb_per_s,
@@ -20,7 +20,8 @@ RULE = Rule(
                cast(sum(comm_inefficiency_ns) / any_value(n) as bigint) as exposed_ns,
                -- Without a minimum nobody knows how much of it could go.
                case when bool_and(predicted) then exposed_ns end as saves_ns,
-               case when exposed_ns > 0.05 * any_value(wall_ns) then 'high' else 'medium' end as severity, list(unit) as units
+               case when saves_ns is null then if(exposed_ns > 0.05 * any_value(wall_ns), 'high', 'medium') end as severity,
+               list(unit) as units
         from own, typical_size group by collective, group_size having exposed_ns > 0.01 * any_value(wall_ns)
     """,
     draws=("comm_inefficiency",),

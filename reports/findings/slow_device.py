@@ -3,8 +3,8 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="rank {rank} takes {percent:.1f}% longer than the median device for the same {kinds} matrix products: a slower part, lower "
-    "clocks or other work on it; swap or drain it",
+    sentence="rank {rank} takes {percent:.1f}% longer than the median device for the same {kinds} matrix "
+    "products: a slower part, lower clocks or other work on it; swap or drain it",
     query="""
         with own as (
             select trace_id, device_id, rank, operation, name, shapes, median(dur_ns) as dur_ns, sum(share_ns) as share_ns,

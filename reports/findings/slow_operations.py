@@ -1,10 +1,10 @@
 """Operations far from their roofline bound, the most expensive ones."""
 
-from tracegap.reports.finding import Rule, Turn
+from tracegap.reports.finding import REST, Rule, Turn
 
 RULE = Rule(
     sentence="{operation:name} {shapes:shapes}: {calls:.0f} a step at {efficiency:.0f}% of its roofline bound, "
-    "{alone_ns:ns} a step beyond it",
+    "{alone_ns:ns} a step beyond it" + REST,
     query="""
         select operation, shapes, count(*) / any_value(n) as calls,
                100.0 * sum(min_ns) / nullif(sum(cut_ns), 0) as efficiency,

@@ -3,8 +3,9 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="{calls:.0f} matrix products a step are bound by memory ({percent:.0f}% of compute, {intensity:.0f} FLOP a byte where the part "
-    "needs {ridge:.0f}): more rows a product (a larger batch, less splitting) would use the arithmetic that is there",
+    sentence="{calls:.0f} matrix products a step are bound by memory ({percent:.0f}% of compute, {intensity:.0f} "
+    "FLOP a byte where the part needs {ridge:.0f}): more rows a product (a larger batch, less splitting) would "
+    "use the arithmetic that is there",
     query="""
         with own as (
             select o.*, p.flops_per_s / o.hbm_bytes_per_s as ridge,
@@ -15,7 +16,8 @@ RULE = Rule(
         )
         select count(*) filter (starved) / any_value(n) as calls,
                100.0 * sum(share_ns) filter (starved) / nullif(sum(share_ns), 0) as percent,
-               sum(flops) filter (starved) / nullif(sum(bytes) filter (starved), 0) as intensity, max(ridge) filter (starved) as ridge,
+               sum(flops) filter (starved) / nullif(sum(bytes) filter (starved), 0) as intensity,
+               max(ridge) filter (starved) as ridge,
                -- The same products as part of larger ones: their arithmetic stays, what memory adds to it goes.
                cast(sum(memory_bound_ns) filter (starved) / any_value(n) as bigint) as saves_ns,
                list(unit) filter (starved) as units

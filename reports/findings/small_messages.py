@@ -32,11 +32,11 @@ def _small(con: duckdb.DuckDBPyConnection, run_id: str) -> pl.DataFrame:
     calls = store.frame_of(con, _SQL)
     ((n,),) = con.execute("select n from typical_size").fetchall()
     rows = []
-    for key, own in calls.partition_by(_KEY, as_dict=True, maintain_order=True).items():
-        below = _latency_bound_below_bytes(*key, topology=topology)
+    for (chip, kind, ranks, group), own in calls.partition_by(_KEY, as_dict=True, maintain_order=True).items():
+        below = _latency_bound_below_bytes(chip, kind, ranks, group, topology)
         small = own.filter(pl.col("message_bytes") < below) if below else own.clear()
         total = int((small["message_bytes"] * small["calls"]).sum()) // n
-        once_ns, _ = predict(*key[:2], total, *key[2:], topology=topology)
+        once_ns, _ = predict(chip, kind, total, ranks, group, topology=topology)
         if small["calls"].sum() < _LEAST_CALLS * n or once_ns is None:
             continue
         predicted_ns = int(small["predicted_ns"].sum())
@@ -44,7 +44,7 @@ def _small(con: duckdb.DuckDBPyConnection, run_id: str) -> pl.DataFrame:
         rest = once_ns * n / predicted_ns  # the part of their minimum that one message of all of it needs
         rows.append(
             {
-                "collective": key[1], "group_size": key[2], "calls": small["calls"].sum() / n,
+                "collective": kind, "group_size": ranks, "calls": small["calls"].sum() / n,
                 "mean_bytes": total * n / small["calls"].sum(), "below_bytes": below,
                 "latency_percent": 100 * (1 - rest), "exposed_ns": exposed_ns // n, "merged_ns": once_ns,
                 "comm_inefficiency_saves_ns": int(small["slow_ns"].sum()) // n,
@@ -56,7 +56,7 @@ def _small(con: duckdb.DuckDBPyConnection, run_id: str) -> pl.DataFrame:
 
 
 def _latency_bound_below_bytes(
-    chip: str, kind: str, ranks: int, group: str | None, *, topology: dict[str, Any]
+    chip: str, kind: str, ranks: int, group: str | None, topology: dict[str, Any]
 ) -> float | None:
     try:
         fabric = fabric_of(chip, ranks, group, topology)
@@ -66,10 +66,10 @@ def _latency_bound_below_bytes(
 
 
 RULE = Rule(
-    sentence="{calls:.0f} {collective} a step over {group_size} ranks are of {mean_bytes:bytes} on average: below {below_bytes:bytes} latency "
-    "takes longer than the transfer; {exposed_ns:ns} a step of them is exposed, one message of all would need {merged_ns:ns}: use larger "
-    "buckets",
+    sentence="{calls:.0f} {collective} a step over {group_size} ranks are of {mean_bytes:bytes} on average: "
+    "below {below_bytes:bytes} latency takes longer than the transfer; {exposed_ns:ns} a step of them is "
+    "exposed, one message of all would need {merged_ns:ns}: use larger buckets",
     query=_small,
     draws=("comm_inefficiency", "comm_minimum"),
-    config="bucket|coalesc|fusion_threshold|combine_threshold",
+    config="bucket_(cap|size|mb)|coalesc|fusion_threshold|combine_threshold",
 )

@@ -3,8 +3,8 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="{operation:name} {shapes:shapes}: its {dtype} product runs {kernel:name}, which does not use the tensor cores: "
-    "align its sizes and strides to 16 bytes",
+    sentence="{operation:name} {shapes:shapes}: its {dtype} product runs {kernel:name}, which does not use the "
+    "tensor cores: align its sizes and strides to 16 bytes",
     query="""
         select operation, shapes, any_value(name) as kernel, any_value(dtype) as dtype, count(*) / any_value(n) as calls,
                100.0 * sum(min_ns) / nullif(sum(cut_ns), 0) as efficiency,

@@ -52,7 +52,8 @@ def _why(lost: silicon.Quantisation, chip: hardware.Chip, tile: tuple[int, int] 
     if lost.waves > lost.padding:
         return f"M = {row['m']} and N = {row['n']} do not fill tiles of {rows} x {columns}; choose multiples"
     tiles = row["batch"] * -(-row["m"] // rows) * -(-row["n"] // columns)
-    return f"{tiles} tiles of {rows} x {columns} on {chip.device_core_count:.0f} {chip.core_kind or 'core'}s; choose sizes that fill them"
+    on = f"{chip.device_core_count:.0f} {chip.core_kind or 'core'}s"
+    return f"{tiles} tiles of {rows} x {columns} on {on}; choose sizes that fill them"
 
 
 RULE = Rule(

@@ -4,8 +4,8 @@ from tracegap.models.silicon import LAUNCH_FLOOR_US
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="{calls:.0f} kernels a step ({percent:.0f}% of them) have less than {floor_us:.0f} µs of work each and take "
-    "{share_ns:ns} together: fuse or batch them (torch.compile, foreach, larger microbatches)",
+    sentence="{calls:.0f} kernels a step ({percent:.0f}% of them) have less than {floor_us:.0f} µs of work each "
+    "and take {share_ns:ns} together: fuse or batch them (torch.compile, foreach, larger microbatches)",
     query=f"""
         with floored as (
             select *, case device_kind when 'gpu' then {LAUNCH_FLOOR_US["gpu"]} when 'tpu' then {LAUNCH_FLOOR_US["tpu"]} end

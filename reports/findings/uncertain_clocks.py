@@ -3,8 +3,8 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="after alignment the clocks of the ranks disagree by up to {residual_ns:ns}, and ranks wait {wait_ns:ns} a collective: who is "
-    "late by less than that is not known",
+    sentence="after alignment the clocks of the ranks disagree by up to {residual_ns:ns}, and ranks wait "
+    "{wait_ns:ns} a collective: who is late by less than that is not known",
     query="""
         with clocks as (
             select max(clock_residual_ns) as residual_ns from traces where run_id = $1

@@ -3,8 +3,9 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="attention is not fused: {calls:.0f} softmax a step over scores of {shapes:shapes}, and what is done to the scores, take "
-    "{alone_ns:ns} that a fused kernel does not need (scaled_dot_product_attention, FlashAttention)",
+    sentence="attention is not fused: {calls:.0f} softmax a step over scores of {shapes:shapes}, and what is "
+    "done to the scores, take {alone_ns:ns} that a fused kernel does not need (scaled_dot_product_attention, "
+    "FlashAttention)",
     query="""
         with score as (
             select *, json_extract(nullif(shapes, ''), '$[0]') as first from typical_op where state = 'compute' and modelled

@@ -13,7 +13,7 @@ RULE = Rule(
         own as (
             select o.* from typical_op o
             join spans h on h.trace_id = o.trace_id and o.launch_ns >= h.start_ns and o.launch_ns < h.end_ns
-            where o.state = 'compute'
+            where o.state = 'compute' and o.device_kind = 'gpu'
         ),
         total as (
             -- Adam: one pass reads parameter, gradient and two moments and writes three of them; addcdiv moves four tensors.
@@ -29,5 +29,6 @@ RULE = Rule(
         having calls > 30 and share_ns > 0.01 * any_value(wall_ns) and not bool_or(operation ilike '%fused_adam%')
     """,
     draws=("kernel_inefficiency", "memory_bound"),
+    severity="medium",
     config="fused|foreach|optim",
 )

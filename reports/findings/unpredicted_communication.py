@@ -3,7 +3,8 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="what {exposed_ns:ns} a step ({percent:.0f}%) of exposed communication should take is not known, most of it because: {why}",
+    sentence="what {exposed_ns:ns} a step ({percent:.0f}%) of exposed communication should take is not known, "
+    "most of it because: {why}",
     query="""
         with own as (
             select o.share_ns, m.predicted_by from typical_op o join collective_matches m using (trace_id, op_id)

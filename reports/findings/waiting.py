@@ -4,5 +4,5 @@ from tracegap.reports.finding import bucket_rule
 
 RULE = bucket_rule(
     "comm_wait",
-    "ranks wait {alone_ns:ns} a step ({percent:.1f}%) for the last of them to reach a collective, not always the same",
+    "ranks wait {alone_ns:ns} a step ({percent:.1f}%) for the last of them to reach a collective",
 )

@@ -20,7 +20,7 @@ RULE = Rule(
             from typical_op o
             join peaks p on p.trace_id = o.trace_id and p.device_id = o.device_id and p.unit = 'matrix' and p.dtype = 'fp32'
             join other x on x.trace_id = o.trace_id and x.device_id = o.device_id
-            where o.op_class in ('matmul', 'convolution', 'attention') and o.dtype = 'fp32' and o.modelled
+            where o.op_class in ('matmul', 'convolution', 'attention') and o.dtype = 'fp32' and o.state = 'compute'
               and x.other_flops_per_s > 1.5 * p.flops_per_s
         )
         select other, max(times) as times, count(*) / any_value(n) as calls,
@@ -29,9 +29,10 @@ RULE = Rule(
                cast(sum(share_ns) / any_value(n) as bigint) as share_ns,
                cast(sum(useful_math_ns * (1 - needs_frac)) / any_value(n) as bigint) as useful_math_saves_ns,
                cast(sum(kernel_inefficiency_ns * (1 - needs_frac)) / any_value(n) as bigint) as kernel_inefficiency_saves_ns,
+               cast(sum(unmodelled_compute_ns * (1 - 1 / times)) / any_value(n) as bigint) as unmodelled_compute_saves_ns,
                list(unit) as units
         from priced, typical_size group by other
     """,
-    draws=("kernel_inefficiency", "useful_math"),
+    draws=("kernel_inefficiency", "unmodelled_compute", "useful_math"),
     config="tf32|precision|dtype|amp|autocast",
 )
