@@ -4,7 +4,8 @@
 `n` (device steps, the number of those rows), `devices`, `steps` and `wall_ns` (their mean). `typical_op`: a row a piece of
 an operation in such a step with its `unit` (a number), its theory cut at the window as in `step_work`, what each bucket
 has of it and, of a collective, its partners. `typical_idle`: a row a piece of idle time with its `unit`, its bucket and
-what the host did meanwhile, as in `idle_causes`; what that table does not tell has no activity.
+what the host did meanwhile, as in `idle_causes`; what that table does not tell has no activity. `typical_host`: a row an
+event on the host that starts in the window of such a step, Python calls counted in one row (`events`).
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import duckdb
 
 from tracegap.reports.summary import TYPICAL
 
-TABLES = ("typical_step", "typical_size", "typical_op", "typical_idle")
+TABLES = ("typical_step", "typical_size", "typical_op", "typical_idle", "typical_host")
 IDLE_BUCKETS = ("idle_host", "idle_sync", "idle_input", "idle_gap", "idle_unknown")
 """Buckets whose pieces are rows of `typical_idle`; those of others are operations, or the step itself."""
 OP_BUCKETS = (
@@ -88,11 +89,23 @@ select row_number() over (order by trace_id, device_id, step, bucket, activity, 
 from pieces where idle_ns > 0
 """
 
+_HOST = """
+with inside as (
+    select s.trace_id, s.device_id, s.step, h.thread, h.kind, h.name, h.start_ns, h.dur_ns
+    from typical_step s
+    join host_events h on h.trace_id = s.trace_id and h.start_ns >= s.start_ns and h.start_ns < s.start_ns + s.wall_ns
+    where h.kind <> 'memory'
+)
+select *, 1 as events from inside where kind not in ('python', 'module')
+union all by name
+select trace_id, device_id, step, 'python' as kind, count(*) as events from inside where kind in ('python', 'module') group by all
+"""
+
 
 @contextlib.contextmanager
 def typical(con: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[None]:
     """The temporary tables, while the block runs."""
-    queries = (f"with {TYPICAL} select * from typical", _SIZE, _OP, _IDLE)
+    queries = (f"with {TYPICAL} select * from typical", _SIZE, _OP, _IDLE, _HOST)
     made = []
     try:
         for table, query in zip(TABLES, queries, strict=True):

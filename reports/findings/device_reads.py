@@ -7,9 +7,8 @@ RULE = Rule(
     "then idles up to {alone_ns:ns}; keep the value on the device, or read it every so many steps",
     query="""
         with reads as (
-            select s.trace_id, s.device_id, s.step, h.name, h.dur_ns from typical_step s
-            join host_events h on h.trace_id = s.trace_id and h.start_ns >= s.start_ns and h.start_ns < s.start_ns + s.wall_ns
-            where h.kind = 'op' and h.name in ('aten::_local_scalar_dense', 'aten::nonzero', 'aten::_unique2', 'aten::equal')
+            select trace_id, device_id, step, name, dur_ns from typical_host
+            where kind = 'op' and name in ('aten::_local_scalar_dense', 'aten::nonzero', 'aten::_unique2', 'aten::equal')
         ),
         waits as (
             select trace_id, device_id, step, list(unit) as units, sum(idle_ns) as idle_ns from typical_idle

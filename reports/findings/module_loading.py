@@ -7,9 +7,8 @@ RULE = Rule(
     "({percent:.0f}%): record more warm-up steps, or load it at the start (CUDA_MODULE_LOADING=EAGER)",
     query="""
         with own as (
-            select h.dur_ns from typical_step s
-            join host_events h on h.trace_id = s.trace_id and h.start_ns >= s.start_ns and h.start_ns < s.start_ns + s.wall_ns
-            where h.dur_ns > 0 and regexp_matches(h.name, 'Module Loading|^cu(Module|Library)Load|^hipModuleLoad', 'i')
+            select dur_ns from typical_host
+            where dur_ns > 0 and regexp_matches(name, 'Module Loading|^cu(Module|Library)Load|^hipModuleLoad', 'i')
         )
         select cast(sum(dur_ns) / any_value(n) as bigint) as loading_ns,
                100 * sum(dur_ns) / any_value(n) / any_value(wall_ns) as percent,

@@ -7,9 +7,8 @@ RULE = Rule(
     "without it the step is shorter; record fewer things or a longer warm-up",
     query="""
         with own as (
-            select s.wall_ns, h.name, greatest(least(h.start_ns + h.dur_ns, s.start_ns + s.wall_ns) - h.start_ns, 0) as cut_ns
-            from typical_step s
-            join host_events h on h.trace_id = s.trace_id and h.start_ns >= s.start_ns and h.start_ns < s.start_ns + s.wall_ns
+            select h.name, least(h.dur_ns, s.start_ns + s.wall_ns - h.start_ns) as cut_ns
+            from typical_step s join typical_host h using (trace_id, device_id, step)
             where h.kind = 'overhead' and h.dur_ns > 0 and not regexp_matches(h.name, 'Module Loading|^dlopen', 'i')
         )
         select cast(sum(cut_ns) / any_value(n) as bigint) as overhead_ns, 100 * sum(cut_ns) / any_value(n) / any_value(z.wall_ns)

@@ -7,9 +7,7 @@ RULE = Rule(
     "{percent:.0f}% of the step waiting for it: without with_stack the host may be fast enough",
     query="""
         with own as (
-            select count(*) as events from typical_step s
-            join host_events h on h.trace_id = s.trace_id and h.start_ns >= s.start_ns and h.start_ns < s.start_ns + s.wall_ns
-            where h.kind in ('python', 'module')
+            select coalesce(sum(events), 0) as events from typical_host where kind = 'python'
         )
         select any_value(events) / count(*) as events, 100 * avg(idle_host_ns) / avg(wall_ns) as percent
         from typical_step, own having any_value(events) > 1000 * count(*) and percent > 5
