@@ -67,6 +67,11 @@ class Rule:
     config: str | None = None
     """Configuration keys that it points at, a regular expression."""
 
+    @property
+    def of_a_step(self) -> bool:
+        """Whether it is about the typical step, and has nothing to say of a run without any."""
+        return callable(self.query) or "typical_" in self.query
+
 
 _ALL = 0.99
 REST = "[[; {left_ns:ns} of it are in no other finding]]"
@@ -115,6 +120,7 @@ def find(con: duckdb.DuckDBPyConnection, run_id: str, chosen: Mapping[str, Rule]
         drafts = [
             _Draft.of(kind, rule, row, n)
             for kind, rule in (rules() if chosen is None else chosen).items()
+            if wall_ns or not rule.of_a_step
             for row in _rows(con, run_id, rule)
         ]
     claiming = [d for d in drafts if d.claim is not None and d.alone_ns >= max(d.rule.least_frac * wall_ns, 1)]

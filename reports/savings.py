@@ -63,13 +63,7 @@ class Ledger:
         of = {b.name: int(total) for b, total in zip(BUCKETS, totals[2:], strict=True)}
         ledger = cls(device_steps=int(totals[0]), room=int(totals[1]) - sum(of[b] for b in NEEDED))
         for bucket, total in of.items():
-            if bucket in OP_BUCKETS:
-                sql = f"select unit, {bucket}_ns as ns from typical_op where {bucket}_ns > 0 order by unit"
-            elif bucket in IDLE_BUCKETS:
-                sql = f"select unit, idle_ns as ns from typical_idle where bucket = '{bucket}' order by unit"
-            else:
-                sql = f"select 0 as unit, cast(sum({bucket}_ns) as bigint) as ns from typical_step having ns > 0"
-            pieces = store.frame_of(con, sql)
+            pieces = store.frame_of(con, f"{_pieces(bucket)} order by unit")
             units, amounts = (pieces[c].cast(int).to_numpy().copy() for c in ("unit", "ns"))
             ledger.accounts[bucket] = _Account(total, units, amounts)
         return ledger
@@ -91,6 +85,17 @@ class Ledger:
             account.left -= taken
             self.room -= taken
         return taken
+
+
+def _pieces(bucket: str) -> str:
+    """Query for what a bucket is made of: unit and ns."""
+    idle = f"select unit, idle_ns as ns from typical_idle where bucket = '{bucket}'"
+    if bucket in IDLE_BUCKETS:
+        return idle
+    if bucket in OP_BUCKETS:
+        # Receives that wait for their sender are operations, on the host they are idle time.
+        return f"select unit, {bucket}_ns as ns from typical_op where {bucket}_ns > 0 union all by name {idle}"
+    return f"select 0 as unit, cast(sum({bucket}_ns) as bigint) as ns from typical_step having ns > 0"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,8 +4,9 @@
 `n` (device steps, the number of those rows), `devices`, `steps` and `wall_ns` (their mean). `typical_op`: a row a piece of
 an operation in such a step with its `unit` (a number), its theory cut at the window as in `step_work`, what each bucket
 has of it and, of a collective, its partners. `typical_idle`: a row a piece of idle time with its `unit`, its bucket and
-what the host did meanwhile, as in `idle_causes`; what that table does not tell has no activity. `typical_host`: a row an
-event on the host that starts in the window of such a step, Python calls counted in one row (`events`).
+what the host did meanwhile, as in `idle_causes`; what that table does not tell has no activity. No unit is in both.
+`typical_host`: a row an event on the host that starts in the window of such a step; Python calls are one row, counted
+(`events`).
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from tracegap.reports.summary import TYPICAL
 
 TABLES = ("typical_step", "typical_size", "typical_op", "typical_idle", "typical_host")
 IDLE_BUCKETS = ("idle_host", "idle_sync", "idle_input", "idle_gap", "idle_unknown")
-"""Buckets whose pieces are rows of `typical_idle`; those of others are operations, or the step itself."""
+"""Buckets of `steps` whose pieces are rows of `typical_idle`."""
 OP_BUCKETS = (
     "useful_math", "memory_bound", "kernel_inefficiency", "unmodelled_compute", "comm_minimum", "comm_wait",
     "comm_inefficiency", "idle_pipeline", "exposed_copy",
@@ -72,9 +73,8 @@ with bucket as (
     ) on {", ".join(IDLE_BUCKETS)} into name bucket value bucket_ns
 ),
 known as (
-    select b.trace_id, b.device_id, b.rank, b.step, b.bucket, i.activity, i.name, i.idle_ns, i.gaps
-    from bucket b join idle_causes i on i.trace_id = b.trace_id and i.device_id = b.device_id and i.step = b.step
-                                    and i.cause = b.bucket
+    select trace_id, device_id, s.rank, step, i.cause as bucket, i.activity, i.name, i.idle_ns, i.gaps
+    from typical_step s join idle_causes i using (trace_id, device_id, step)
 ),
 told as (
     select trace_id, device_id, step, bucket, sum(idle_ns) as told_ns from known group by all
@@ -85,7 +85,8 @@ pieces as (
     select b.trace_id, b.device_id, b.rank, b.step, b.bucket, b.bucket_ns - coalesce(t.told_ns, 0) as idle_ns
     from bucket b left join told t using (trace_id, device_id, step, bucket)
 )
-select row_number() over (order by trace_id, device_id, step, bucket, activity, name) - 1 as unit, *
+select (select count(*) from typical_op) + row_number() over (order by trace_id, device_id, step, bucket, activity, name) - 1
+       as unit, *
 from pieces where idle_ns > 0
 """
 

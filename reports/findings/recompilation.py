@@ -3,7 +3,8 @@
 from tracegap.reports.finding import Rule
 
 RULE = Rule(
-    sentence="the device waits for the host to compile in {steps} of {all_steps} steps, {compile_ns:ns} in all[[ (most in {name})]]: "
+    sentence="the device waits for the host to compile in {steps} of {all_steps} steps, {compile_ns:ns} in all"
+    "[[ (most in {name})]]: "
     "sizes or guards change from step to step; mark them dynamic or pad them",
     query="""
         with counted as (
