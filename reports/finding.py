@@ -92,15 +92,18 @@ def bucket_rule(bucket: str, sentence: str, *, config: str | None = None) -> Rul
 _HELD = ("idle_host", "idle_sync", "idle_gap")
 
 
-def activity_rule(activity: str, sentence: str, *, config: str | None = None) -> Rule:
-    """A finding where the device idles at least a hundredth of the typical step while the host does one thing."""
+def activity_rule(activity: str, sentence: str, *, where: str = "true", config: str | None = None) -> Rule:
+    """A finding where the device idles at least a hundredth of the typical step while the host does one thing.
+
+    `where` is a condition on the rows of `typical_idle`, in SQL.
+    """
     parts = ", ".join(
         f"cast(sum(idle_ns) filter (bucket = '{b}') / any_value(n) as bigint) as {b}_saves_ns" for b in _HELD
     )
     query = f"""
         select 100 * sum(idle_ns) / any_value(n) / any_value(wall_ns) as percent, arg_max(name, idle_ns) as name,
                sum(gaps) / any_value(n) as gaps, {parts}, list(unit) as units
-        from typical_idle, typical_size where activity = '{activity}' having count(*) > 0
+        from typical_idle, typical_size where activity = '{activity}' and {where} having count(*) > 0
     """
     return Rule(sentence=sentence, query=query, draws=_HELD, config=config)
 

@@ -17,7 +17,9 @@ RULE = Rule(
         short as (
             -- As in the account: from when the launch began it is idle_gap, before idle_host.
             select start_ns - busy_until_ns as wait_ns, start_ns - greatest(least(launch_ns, start_ns), busy_until_ns) as gap_ns
-            from line where start_ns > busy_until_ns and start_ns - busy_until_ns < 50000 and launch_ns is not null
+            from line where start_ns > busy_until_ns and start_ns - busy_until_ns < 50000
+              -- What was launched well before waits in the queue of the device, not for the host.
+              and launch_ns > busy_until_ns - 5000
         ),
         waits as (
             select count(*) as gaps, avg(wait_ns) as mean_ns, sum(gap_ns) as gap_ns, sum(wait_ns - gap_ns) as host_ns from short

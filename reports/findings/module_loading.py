@@ -1,19 +1,15 @@
-"""Code for the device that is loaded when it is first needed, in the middle of steps."""
+"""Idle while the host loads code for the device, when it is first needed."""
 
-from tracegap.reports.finding import Rule
+from tracegap.reports.finding import activity_rule
 
-RULE = Rule(
-    sentence="the host loads code for the device in the middle of steps, {loading_ns:ns} a step "
-    "({percent:.0f}%): record more warm-up steps, or load it at the start (CUDA_MODULE_LOADING=EAGER)",
-    query="""
-        with own as (
-            select dur_ns from typical_host
-            where dur_ns > 0 and regexp_matches(name, 'Module Loading|^cu(Module|Library)Load|^hipModuleLoad', 'i')
-        )
-        select cast(sum(dur_ns) / any_value(n) as bigint) as loading_ns,
-               100 * sum(dur_ns) / any_value(n) / any_value(wall_ns) as percent,
-               count(*) as events
-        from own, typical_size having percent > 1
-    """,
-    severity="low",
+LOADING = (
+    "regexp_matches(coalesce(name, ''), 'Module Loading|Lazy Function Loading|^(cu|hip)(Module|Library|Kernel)', 'i')"
+)
+"""Names of what loads code and compiles none."""
+
+RULE = activity_rule(
+    "compilation",
+    "the device idles {alone_ns:ns} a step ({percent:.1f}%) while the host loads code for it (most in {name}): record more "
+    "warm-up steps, or load it at the start (CUDA_MODULE_LOADING=EAGER)",
+    where=LOADING,
 )

@@ -323,6 +323,45 @@ def test_falling_clocks(con):
     assert saves(con, "falling_clocks", marked([120, 120, 160, 160]), run="few steps") == []
 
 
+# --- whole buckets, of the run that conftest describes: 1 ms a step ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "us"),
+    [("input", [100]), ("synchronisation", [50]), ("host", [100]), ("launch_gaps", [40]), ("copies", [50]), ("waiting", [40]),
+     ("slow_communication", [60]), ("slow_operations", [100, 40])],
+)  # fmt: skip
+def test_buckets(con, make_run, kind, us):
+    join.prepare(con)
+    make_run()
+    assert [row[0] for row in found(con, kind, "job/mon")] == [n * US for n in us]
+    con.execute(
+        "update steps set idle_input_ns = 0, idle_sync_ns = 0, idle_host_ns = 0, idle_gap_ns = 0, idle_unknown_ns = idle_ns, "
+        "exposed_copy_ns = 0"
+    ).fetchall()
+    con.execute("delete from comm_windows").fetchall()
+    con.execute("delete from op_windows").fetchall()
+    assert found(con, kind, "job/mon") == []
+
+
+def test_pipeline(con, make_run, anew):
+    join.prepare(con)
+    make_run()
+    assert found(con, "pipeline", "job/mon") == []
+    con.execute("update comm_windows set pipeline_ns = wait_ns, wait_ns = 0").fetchall()
+    anew()
+    assert [row[0] for row in found(con, "pipeline", "job/mon")] == [40 * US]
+
+
+def test_recomputation(con, make_run):
+    # The model needs half of the 200 GFLOP that its products do in 200 µs at peak.
+    join.prepare(con)
+    make_run()
+    assert found(con, "recomputation", "job/mon") == []
+    con.execute("update step_theory set model_flops = 100e9").fetchall()
+    assert [row[0] for row in found(con, "recomputation", "job/mon")] == [100 * US]
+
+
 # --- communication ----------------------------------------------------------------------------------------------------
 
 SWITCH = collectives.Fabric.switch(hardware.get("h100_sxm"))
@@ -450,6 +489,8 @@ def test_launch_bound(con):
     assert what.startswith("30 times a step the device waits less than 50 µs (10.0 µs on average)")
     assert saves(con, "launch_bound", trace(*gapped(11)), run="few") == []
     assert saves(con, "launch_bound", trace(*gapped(31, gap_us=60)), run="long") == []
+    queued = [{**o, "launch_ns": o["start_ns"] - 200 * US} for o in gapped(31)]
+    assert saves(con, "launch_bound", trace(*queued), run="launched long before") == []
 
 
 def test_launch_bound_leaves_what_the_host_did_otherwise(con):
@@ -522,17 +563,38 @@ def test_opaque_graphs(con):
     assert saves(con, "opaque_graphs", trace(op(0, 1, "graph"), op(1, 50, "custom")), run="little") == []
 
 
-def test_profiler_overhead_and_module_loading(con):
+def test_profiler_overhead(con):
     spans = [
         event(10, 20, "overhead", "CUPTI: Buffer flush"),
         event(40, 30, "overhead", "Runtime Triggered Module Loading"),
     ]
     stored(con, trace(op(0, 100, "custom"), host=spans))
     assert "20.0 µs of host time a step (20%, most in CUPTI: Buffer flush)" in found(con, "profiler_overhead")[0][1]
-    assert "30.0 µs a step (30%)" in found(con, "module_loading")[0][1]
-    stored(con, trace(op(0, 100, "custom"), host=[event(200, 20, "overhead", "CUPTI: Buffer flush")]), run="after")
-    assert found(con, "profiler_overhead", "after") == []
-    assert found(con, "module_loading", "after") == []
+    after = trace(op(0, 100, "custom"), host=[event(200, 20, "overhead", "CUPTI: Buffer flush")])
+    assert saves(con, "profiler_overhead", after, run="after") == []
+
+
+def test_loading_code_is_not_compiling(con):
+    stored(con, trace(op(0, 10, "custom"), op(110, 10, "custom")))
+    idle(con, "idle_host", "compilation", 60 * US, name="Runtime Triggered Module Loading")
+    assert [row[0] for row in found(con, "module_loading")] == [60 * US]
+    assert found(con, "compilation") == []
+    idle(con, "idle_host", "compilation", 60 * US, name="backend_compile")
+    assert found(con, "module_loading") == []
+
+
+def test_the_host_says_what_it_did_instead(con):
+    stored(con, trace(op(0, 10, "custom"), op(110, 10, "custom")))
+    idle(con, "idle_host", "operator", 80 * US, name="aten::add")
+    ((saved, what, _),) = found(con, "host")
+    assert saved == 99_990
+    assert what == (
+        "the device idles 100 µs a step (83.3%) because the host has not begun to launch; "
+        "most of it (80%) in operators (longest in aten::add)"
+    )
+    con.execute("delete from idle_causes").fetchall()
+    assert found(con, "host")[0][1].endswith("has not begun to launch")
+    assert saves(con, "host", trace(op(0, 10, "custom"), op(10, 10, "custom")), run="busy") == []
 
 
 def test_python_recorded(con):
