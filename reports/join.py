@@ -12,7 +12,7 @@ import polars as pl
 from tracegap.ingest import store
 from tracegap.ingest.schema import BY_NAME, TABLES, quoted
 from tracegap.models import hardware
-from tracegap.reports import findings
+from tracegap.reports import finding
 from tracegap.reports import stages as _stages
 from tracegap.reports.stage import Run
 
@@ -100,7 +100,7 @@ def evaluate(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
                     f"delete from {table} where {of_run['trace_id' in BY_NAME[table].names]}", [run_id]
                 ).fetchall()
             stage.run(con, run)
-        findings.find(con, run_id)
+        finding.find(con, run_id)
         con.execute("update runs set evaluated_at = ? where run_id = ?", [store.now(), run_id]).fetchall()
 
 

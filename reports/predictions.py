@@ -152,9 +152,8 @@ def predict(
     ]
     if missing or chip_id is None or kind is None or message_bytes is None or group_size is None:
         return None, f"unknown {' and '.join(missing)}"
-    ranks = json.loads(group_ranks) if group_ranks else list(range(group_size))
     try:
-        fabric = _fabric(chip_id, ranks, topology)
+        fabric = fabric_of(chip_id, group_size, group_ranks, topology)
         prediction = _by(algorithm, CollectiveKind(kind), message_bytes, group_size, fabric)
     except TracegapError as e:
         return None, str(e)
@@ -201,3 +200,14 @@ def _by(
         except NoFormula:
             pass  # NCCL too falls back to what can do it
     return collectives.predict(kind, message_bytes, ranks, fabric)
+
+
+def fabric_of(
+    chip_id: str, group_size: int, group_ranks: str | None, topology: Mapping[str, Any]
+) -> collectives.Fabric:
+    """The links between the ranks of a group; without a list of them, the first ones of the job.
+
+    Raises:
+        TracegapError: the catalogue does not know the part or a link of it.
+    """
+    return _fabric(chip_id, json.loads(group_ranks) if group_ranks else list(range(group_size)), topology)

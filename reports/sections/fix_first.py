@@ -19,7 +19,7 @@ def build(ctx: Context) -> Section:
         title=title,
         sentence=people.plural(len(query.rows), "finding")
         + (
-            ", by what mending each would save of a median step at most. Savings may overlap."
+            ", by what mending each would save of a median step at most. No time is promised twice."
             if ctx.summary.first_fix
             else "; for none of them can the saving be said."
         ),

@@ -97,6 +97,63 @@ _QUERIES = {
     """,
 }
 
+_TYPICAL = f"""
+    with by_step as (
+        select run_id, step, complete, avg(wall_ns) as mean_ns from step_gap group by all
+    ),
+    usable as (
+        select * from by_step qualify complete or not bool_or(complete) over (partition by run_id)
+    ),
+    ranked as (
+        select *, row_number() over (partition by run_id order by mean_ns, step) as place,
+               count(*) over (partition by run_id) as steps
+        from usable
+    ),
+    bucket as (
+        select g.run_id, {", ".join(f"avg(g.{c}) as {c.removesuffix('_ns')}" for c in COLUMNS)}, avg(g.wall_ns) as wall
+        from step_gap g join ranked r using (run_id, step, complete)
+        where r.place between (r.steps + 1) // 2 and r.steps // 2 + 1 group by g.run_id
+    ),
+    claimed as (
+        select run_id, unnest(map_entries(cast(evidence -> 'drawn_ns' as map(varchar, bigint))), recursive := true)
+        from findings where (evidence -> 'drawn_ns') is not null
+    ),
+    drawn as (
+        select run_id, key as bucket, sum(value) as drawn_ns, min(value) as least_ns from claimed group by all
+    )
+"""
+"""Buckets of the typical step of each run, and what findings draw on them."""
+
+_QUERIES |= {
+    "savings are never more than the gap": f"""
+        {_TYPICAL}
+        select run_id, sum(f.saves_ns) as saves_ns, any_value(wall - useful_math - memory_bound - comm_minimum) as gap_ns
+        from findings f join bucket using (run_id) group by run_id
+        -- Whole nanoseconds, and sums of floats: half a nanosecond is none.
+        having sum(f.saves_ns) > greatest(gap_ns, 0) + 0.5
+    """,
+    "savings never draw more on a bucket than it has": f"""
+        {_TYPICAL}
+        select d.run_id, d.bucket, d.drawn_ns, b.ns from drawn d
+        left join (unpivot bucket on {", ".join(c.removesuffix("_ns") for c in COLUMNS)} into name bucket value ns) b
+        using (run_id, bucket)
+        where d.drawn_ns > greatest(coalesce(b.ns, 0), 0) + 0.5 or d.least_ns < 0
+    """,
+    "what a finding saves is what it draws": """
+        with claimed as (
+            select rowid as finding, unnest(map_entries(cast(evidence -> 'drawn_ns' as map(varchar, bigint))), recursive := true)
+            from findings where (evidence -> 'drawn_ns') is not null
+        ),
+        added as (
+            select finding, sum(value) as drawn_ns, count(*) as buckets from claimed group by finding
+        )
+        -- Each bucket is rounded down alone.
+        select f.run_id, f.kind, f.saves_ns, a.drawn_ns from findings f left join added a on a.finding = f.rowid
+        where f.saves_ns is not null and (a.drawn_ns is null or f.saves_ns - a.drawn_ns not between 0 and a.buckets - 1)
+           or f.saves_ns <= 0 or f.saves_ns > cast(f.evidence ->> 'alone_ns' as bigint) + 1
+    """,
+}
+
 
 def _broken(sql: str) -> Callable[[Subject], list[Any]]:
     return lambda subject: subject.con.execute(f"{sql} limit 5").fetchall()
