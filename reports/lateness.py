@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracegap.ingest import account
+from tracegap.ingest import account, idle
 from tracegap.ingest.account import Timeline, Windows
 from tracegap.ingest.intervals import Ints, cut, gaps
 from tracegap.reports.parts import Parts
 
-CAUSES = ("compute", "communication", "copy", "host", "sync", "input", "gap", "unknown")
+CAUSES = ("compute", "communication", "copy", *(cause.removeprefix("idle_") for cause in idle.CAUSES))
 """What a device does between two collectives; the three states of work, then idle time by its cause."""
 COLLECTIVE, UNKNOWN = "collective", "unknown"
 SLOW = 1.25
@@ -24,7 +24,7 @@ class Ledger:
     line: Timeline
     gap_ends: Ints
     idle: Ints
-    """By idle cause, up to the end of each gap, with a leading zero, shape [5, gaps + 1], ns."""
+    """By idle cause, up to the end of each gap, with a leading zero, shape [6, gaps + 1], ns."""
 
     @classmethod
     def of(cls, ops: pl.DataFrame, host: pl.DataFrame, mark_thread: str | None) -> "Ledger":
@@ -32,7 +32,7 @@ class Ledger:
 
         Args:
             ops: op_id, start_ns, dur_ns, op_class, launch_ns, launch_thread.
-            host: thread, kind, start_ns, dur_ns of the host events in which a thread waits.
+            host: `ingest.idle.WAIT_SPANS`, in which a thread waits.
             mark_thread: the thread that carries the step marks.
         """
         starts = ops["start_ns"].to_numpy()
@@ -40,17 +40,15 @@ class Ledger:
         line = Timeline.of(starts, ends, account.states_of(ops["op_class"]), np.empty(0, dtype=np.int64))
         whole = cut(*gaps(starts, ends, int(starts.min()), int(ends.max())), line.points)  # operations may take no time
         a, b = whole.begin, whole.end
-        found = account.idle_by_cause(ops, Windows(a, b), host, mark_thread)
-        idle = np.stack([found[cause] for cause in account.IDLE_CAUSES])
-        before = np.zeros((len(idle), 1), dtype=np.int64)
-        return cls(line, b, np.concatenate((before, np.cumsum(idle, axis=1)), axis=1))
+        found = idle.idle_by_cause(ops, Windows(a, b), host, mark_thread)
+        spent = np.stack([found[f"{cause}_ns"] for cause in idle.CAUSES])
+        before = np.zeros((len(spent), 1), dtype=np.int64)
+        return cls(line, b, np.concatenate((before, np.cumsum(spent, axis=1)), axis=1))
 
     def between(self, starts: Ints, ends: Ints) -> Ints:
-        """Time by cause between boundaries of operations, shape [8, n], ns; the causes add up to the length."""
+        """Time by cause between boundaries of operations, shape [9, n], ns; the causes add up to the length."""
         first, last = (np.searchsorted(self.gap_ends, t, side="right") for t in (starts, ends))
-        host, sync, data, gap, unknown = self.idle[:, last] - self.idle[:, first]
-        compute, comm, copy = self.line.states_within(starts, ends)
-        spent: Ints = np.stack([compute, comm, copy, host, sync, data, gap, unknown])
+        spent: Ints = np.concatenate((self.line.states_within(starts, ends), self.idle[:, last] - self.idle[:, first]))
         return spent
 
 
@@ -87,7 +85,7 @@ def causes(calls: pl.DataFrame, spent: Ints, in_step: Ints) -> pl.Series:
 
     Args:
         calls: trace_id, device_id, op_id, group, instance_id, rank, last_rank, start_ns, arrival_ns, from_ns.
-        spent: time of each row by cause since `from_ns`, shape [8, n], ns.
+        spent: time of each row by cause since `from_ns`, shape [9, n], ns.
         in_step: likewise since `step_ns`.
     """
     parts = Parts.of(calls["instance_id"].to_numpy())

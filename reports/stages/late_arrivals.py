@@ -4,7 +4,7 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from tracegap.ingest import account, store
+from tracegap.ingest import idle, store
 from tracegap.reports import lateness
 from tracegap.reports.stage import Run
 
@@ -36,7 +36,7 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
 
 
 def _spent(con: duckdb.DuckDBPyConnection, calls: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """What the device of each call did since the collective before and in the step, by cause, shape [8, n], ns.
+    """What the device of each call did since the collective before and in the step, by cause, shape [9, n], ns.
 
     One device at a time.
     """
@@ -52,10 +52,13 @@ def _spent(con: duckdb.DuckDBPyConnection, calls: pl.DataFrame) -> tuple[np.ndar
             """,
             [trace_id, device_id],
         )
-        host = store.frame_of(
-            con,
-            f"select thread, kind, start_ns, dur_ns from host_events where trace_id = ? and kind in {account.WAITS}",
-            [trace_id],
+        host = idle.waits_of(
+            store.frame_of(
+                con,
+                "select thread, kind, name, start_ns, dur_ns from host_events "
+                "where trace_id = ? and kind in ('input', 'sync', 'collective')",
+                [trace_id],
+            )
         )
         marks = con.execute(
             "select thread from host_events where trace_id = ? and kind = 'step' group by thread order by count(*) desc, thread",
