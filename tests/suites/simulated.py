@@ -35,7 +35,7 @@ def _tokens(job: ddp.Job | fsdp.Job) -> int:
 def _gpu_job(ranks: int, seed: int) -> ddp.Job:
     return ddp.Job(
         ranks=ranks,
-        layers=1,
+        layers=2,
         hidden=512,
         heads=4,
         vocab=8192,
