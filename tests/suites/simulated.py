@@ -24,7 +24,7 @@ def write(form: str, ranks: int, seed: int, into: Path) -> None:
     if isinstance(job, fsdp.Job):
         own |= {"mesh": {"fsdp": ranks}, "topology": {"torus": list(job.axes), "wrap": [False] * len(job.axes)}}
     else:
-        own["mesh"] = {"data": ranks}
+        own |= {"mesh": {"data": ranks}, "topology": {"ranks_per_domain": ranks}}
     sets.write_set(replace(like, job=job, manifest=dict(like.manifest) | own, before=None), into)
 
 
@@ -35,14 +35,14 @@ def _tokens(job: ddp.Job | fsdp.Job) -> int:
 def _gpu_job(ranks: int, seed: int) -> ddp.Job:
     return ddp.Job(
         ranks=ranks,
-        layers=2,
+        layers=2 if ranks < 64 else 1,
         hidden=512,
         heads=4,
         vocab=8192,
         sequences=1,
         seq=512,
         first_step=1000 * seed,
-        steps=4,
+        steps=4 if ranks < 64 else 3,
         bucket_cap_mb=4,
         slow_rank=seed % ranks,
         spared_step=1000 * seed + 1,
