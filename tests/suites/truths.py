@@ -176,8 +176,9 @@ def _ranks(con: duckdb.DuckDBPyConnection) -> Iterator[tuple[str, int, list[dict
             con,
             f"""
             select o.step, o.op_class, o.start_ns, o.start_ns + o.dur_ns as end_ns, g.wait_ns,
-                   (select clock_residual_ns from traces where trace_id = '{trace_id}') as residual_ns
-            from ops o left join collective_gap g using (trace_id, op_id) where o.trace_id = '{trace_id}'
+                   t.clock_residual_ns + (select max(clock_residual_ns) from traces) as unsure_ns
+            from ops o join traces t using (trace_id) left join collective_gap g using (trace_id, op_id)
+            where o.trace_id = '{trace_id}'
             """,
         )
         # One operation a collective: that of c10d encloses the one that records it.
@@ -220,7 +221,7 @@ def _work(ops: list[dict[str, Any]]) -> dict[str, int]:
 def ranks(con: duckdb.DuckDBPyConnection, run_id: str, truth: dict[str, Any]) -> Iterator[Pair]:
     """Every number of every rank and step that the truth has, by the step that launched an operation.
 
-    Waiting is told to the residual of the clocks for each collective.
+    Waiting is told to the residuals of two clocks for each collective: its own, and that of the rank that comes last.
     """
     del run_id
     for rank, _, ops, marks in _ranks(con):
@@ -232,7 +233,7 @@ def ranks(con: duckdb.DuckDBPyConnection, run_id: str, truth: dict[str, Any]) ->
         for mark, true_step in zip(marks, true["steps"], strict=True):
             own = [o for o in ops if o["step"] == mark["step"]]
             work = _work(own)
-            wait_ns, unsure_ns = sum(o["wait_ns"] or 0 for o in own), work["collectives"] * (own[0]["residual_ns"] or 0)
+            wait_ns, unsure_ns = sum(o["wait_ns"] or 0 for o in own), work["collectives"] * (own[0]["unsure_ns"] or 0)
             told = abs(wait_ns - true_step["comm_wait_ns"]) <= unsure_ns
             waits = {"comm_wait_ns": true_step["comm_wait_ns"] if told else wait_ns}
             mark = mark | {"start_ns": mark["start_ns"] + origin}
