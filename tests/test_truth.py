@@ -24,7 +24,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     root = metafunc.config.getoption("--truth")
     if root is None:
         jobs = [(form, *job) for form in simulated.FORMATS for job in RANKS_AND_SEEDS]
-        rows = [(f"{f}-{r}-{s}::{check}", ((f, r, s), check)) for f, r, s in jobs for check in ("steps", "shares", "collectives", "costs", "laws")]
+        rows = [
+            (f"{f}-{r}-{s}::{check}", ((f, r, s), check))
+            for f, r, s in jobs
+            for check in ("steps", "shares", "collectives", "costs", "laws")
+        ]
     else:
         folders = sorted(path.parent for path in root.rglob("truth.json"))
         rows = [(f"{d.relative_to(root)}::{c}", (d, c)) for d in folders for c in [*truths.names(truths.of(d)), "laws"]]

@@ -289,7 +289,9 @@ def test_doctor_checks_the_laws_of_a_store(store):
 
 def test_doctor_names_a_broken_law_with_where(store, monkeypatch):
     with duckdb.connect(str(store)) as con:
-        con.execute("update steps set kernels = kernels + 1 where run_id like '%nsys%' and rank = 1 and step = 101").fetchall()
+        con.execute(
+            "update steps set kernels = kernels + 1 where run_id like '%nsys%' and rank = 1 and step = 101"
+        ).fetchall()
     monkeypatch.setenv("TRACEGAP_STORE", str(store))
     got = CliRunner().invoke(cli, ["doctor", "--store"])
     assert got.exit_code == 1

@@ -97,9 +97,13 @@ BREAKS = {
         "where (trace_id, step) in (select trace_id, step from ops where {readback});"
         "update ops set op_class = 'other', flops = 0, bytes = 0, cost_source = 'trace' where {readback}"
     ),
-    "times_are_sane": Break("update ops set start_ns = -4_000_000_000_000_000_000, launch_ns = null where {prefetched}"),
+    "times_are_sane": Break(
+        "update ops set start_ns = -4_000_000_000_000_000_000, launch_ns = null where {prefetched}"
+    ),
     "launches_come_first": Break("update ops set launch_ns = start_ns + 1 where {matmul}"),
-    "host_time_is_its_own": Break("update host_events set self_ns = dur_ns + 1 where event_id = (select min(event_id) from host_events where dur_ns > 0)"),
+    "host_time_is_its_own": Break(
+        "update host_events set self_ns = dur_ns + 1 where event_id = (select min(event_id) from host_events where dur_ns > 0)"
+    ),
     "communication_is_hidden_or_exposed": Break("update collectives set hidden_ns = hidden_ns + 1 where {comm}"),
     "shares_of_communication_are_exposed": Break(
         "update collectives set hidden_ns = hidden_ns + exposed_ns, exposed_ns = 0 where {comm}"
@@ -129,10 +133,14 @@ BREAKS = {
         "update ops set flops = null, bytes = null, cost_source = 'none', cost_note = '' where {matmul}"
     ),
     "unknown_parts_have_a_reason": Break("update step_theory set model_flops = null, mfu_note = null where {step}"),
-    "words_are_known": Break("update host_events set kind = 'noise' where event_id = (select min(event_id) from host_events where dur_ns > 0)"),
+    "words_are_known": Break(
+        "update host_events set kind = 'noise' where event_id = (select min(event_id) from host_events where dur_ns > 0)"
+    ),
     "savings_are_within_the_gap": Break("update findings set saves_ns = 1_000_000_000 where saves_ns is not null"),
     "rows_have_a_home": Break("delete from devices where device_id = '0'"),
-    "keys_are_unique": Break("insert into host_events from host_events where event_id = (select min(event_id) from host_events where dur_ns > 0)"),
+    "keys_are_unique": Break(
+        "insert into host_events from host_events where event_id = (select min(event_id) from host_events where dur_ns > 0)"
+    ),
 }
 
 
@@ -200,6 +208,8 @@ def test_a_store_that_was_never_evaluated_is_named(tmp_path: Path) -> None:
 
 def test_the_laws_know_all_buckets_keys_and_words() -> None:
     assert all(column in LAWS["buckets_add_up"].sql for column in buckets.COLUMNS)
-    assert all(f"from {t.name} group by" in LAWS["keys_are_unique"].sql.replace("\n", " ") for t in schema.TABLES if t.key)
+    assert all(
+        f"from {t.name} group by" in LAWS["keys_are_unique"].sql.replace("\n", " ") for t in schema.TABLES if t.key
+    )
     for word in (*OpClass, *CollectiveKind):
         assert f"'{word.value}'" in LAWS["words_are_known"].sql

@@ -155,9 +155,7 @@ def put(con: duckdb.DuckDBPyConnection, ops: list[Op]) -> str:
         for i, o in enumerate(ops)
         if o.op_class == "collective"
     ]
-    marks = [
-        {"step": n, "start_ns": a, "dur_ns": d, "source": "profiler_step", "thread": "1/1"} for n, a, d in MARKS
-    ]
+    marks = [{"step": n, "start_ns": a, "dur_ns": d, "source": "profiler_step", "thread": "1/1"} for n, a, d in MARKS]
     properties = {"memory_bytes": 80 * 2**30}
     found = trace.Trace(
         format="kineto", framework="pytorch", origin_unix_ns=0, rank=0,

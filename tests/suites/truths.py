@@ -72,7 +72,10 @@ def steps(con: duckdb.DuckDBPyConnection, run_id: str, truth: dict[str, Any]) ->
         yield {s: got[s] for s in STATES}, {s: row[s] for s in STATES}
         for terms in sums:
             parts = [f"{term}_ns" for term in terms.split(" + ")]
-            yield (row["step"], terms, sum(got[p] for p in parts)), (row["step"], terms, sum(row["buckets"][p] for p in parts))
+            yield (
+                (row["step"], terms, sum(got[p] for p in parts)),
+                (row["step"], terms, sum(row["buckets"][p] for p in parts)),
+            )
 
 
 def shares(con: duckdb.DuckDBPyConnection, run_id: str, truth: dict[str, Any]) -> Iterator[Pair]:
@@ -236,8 +239,8 @@ def ranks(con: duckdb.DuckDBPyConnection, run_id: str, truth: dict[str, Any]) ->
             wait_ns, unsure_ns = sum(o["wait_ns"] or 0 for o in own), work["collectives"] * (own[0]["unsure_ns"] or 0)
             told = abs(wait_ns - true_step["comm_wait_ns"]) <= unsure_ns
             waits = {"comm_wait_ns": true_step["comm_wait_ns"] if told else wait_ns}
-            mark = mark | {"start_ns": mark["start_ns"] + origin}
-            found_steps.append(mark | work | waits | {"idle_ns": mark["dur_ns"] - work["busy_ns"]})
+            more = {"start_ns": mark["start_ns"] + origin, "idle_ns": mark["dur_ns"] - work["busy_ns"]}
+            found_steps.append(mark | work | waits | more)
         found = {
             "gpu_span_ns": last - first,
             "first_gpu_ns": first + origin,
