@@ -417,4 +417,10 @@ select 'keys_are_unique', 'step_work', {'trace_id': trace_id, 'device_id': devic
 from step_work group by trace_id, device_id, step having count(*) > 1
 union all
 select 'keys_are_unique', 'step_theory', {'trace_id': trace_id, 'device_id': device_id, 'step': step}::varchar
-from step_theory group by trace_id, device_id, step having count(*) > 1;
+from step_theory group by trace_id, device_id, step having count(*) > 1
+union all
+select 'keys_are_unique', 'recomputed_ops', {'trace_id': trace_id, 'op_id': op_id}::varchar
+from recomputed_ops group by trace_id, op_id having count(*) > 1
+union all
+select 'keys_are_unique', 'mfu_conventions', {'run_id': run_id, 'convention': convention}::varchar
+from mfu_conventions group by run_id, convention having count(*) > 1;
