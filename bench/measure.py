@@ -290,6 +290,24 @@ class Bench:
         title = f"Kineto, {RANKS} ranks of {size_mb} MB"
         return Group(title=title, cases=cases, base="tracegap 1", targets=[faster])
 
+    def evaluation(self) -> Group:
+        """What a run should have cost, against reading it."""
+        store = self.folder / "evaluation.duckdb"
+        files = [
+            self.grown(KINETO / f"rank{n}.pt.trace.json.gz", f"rank{n}.json.gz", self.size_mb, _A_STEP)
+            for n in range(RANKS)
+        ]
+        cases = [
+            self.case("into", "tracegap reads them, one process", store, *files, size_mb=RANKS * self.size_mb),
+            self.case("evaluate", "tracegap evaluates the run", store, size_mb=RANKS * self.size_mb),
+        ]
+        targets = [
+            Target("wall time of evaluating, of reading", 0.5, _wall("evaluate", "into")),
+            Target("peak MB of evaluating", 1000, _peak("evaluate")),
+        ]
+        title = f"Evaluation, {RANKS} ranks of {self.size_mb:g} MB of Kineto text"
+        return Group(title=title, cases=cases, base="into", targets=targets)
+
     def xspace(self) -> Group:
         """A TPU profile against protobuf and XProf."""
         size_mb = round(self.size_mb / 6)
@@ -349,7 +367,8 @@ class Bench:
         return Group(title="Kineto, growing", cases=cases, base="1", targets=targets)
 
 
-GROUPS = {f.__name__: f for f in (Bench.kineto, Bench.ranks, Bench.xspace, Bench.xspace_peak, Bench.nsys, Bench.large)}
+_BUILT = (Bench.kineto, Bench.ranks, Bench.evaluation, Bench.xspace, Bench.xspace_peak, Bench.nsys, Bench.large)
+GROUPS = {f.__name__: f for f in _BUILT}
 ONCE = {"xspace_peak"}
 """Measured for its peak alone."""
 

@@ -44,6 +44,32 @@ def command(workers: str, *paths: str) -> None:
     sys.exit(status)
 
 
+def into(store: str, *paths: str) -> None:
+    """Reads traces into a store that stays, by one process; an older one is replaced."""
+    from tracegap.ingest.pipeline import ingest_paths
+    from tracegap.ingest.store import open_store
+
+    Path(store).unlink(missing_ok=True)
+    with open_store(store) as con:
+        results = ingest_paths(con, paths, workers=1)
+    if bad := [r.error or r.status for r in results if r.status != "ok"]:
+        sys.exit(f"not read whole: {bad}")
+
+
+def evaluate(store: str) -> None:
+    """Joins the runs of a store with theory and finds what is worth a look; says how long each part took."""
+    import logging
+
+    from tracegap.ingest.store import open_store
+    from tracegap.reports import join
+
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("tracegap").setLevel(logging.DEBUG)
+    with open_store(store) as con:
+        for (run_id,) in con.execute("select run_id from runs").fetchall():
+            join.evaluate(con, run_id)
+
+
 def orjson_loads(path: str) -> None:
     """The text of a JSON file as Python objects, nothing more."""
     import orjson
@@ -97,8 +123,9 @@ def duckdb_sqlite(path: str) -> None:
             con.execute(f"create table {table} as select {quoted} from export.{table}")
 
 
-PEERS = {f.__name__: f for f in (command, duckdb_sqlite, hta, json_load, orjson_loads, protobuf, tracegap)}
-PEERS[xspace_to_parquet.__name__] = xspace_to_parquet
+OURS = (command, evaluate, into, tracegap)
+OTHERS = (duckdb_sqlite, hta, json_load, orjson_loads, protobuf, xspace_to_parquet)
+PEERS = {f.__name__: f for f in (*OURS, *OTHERS)}
 
 if __name__ == "__main__":
     PEERS[sys.argv[1]](*sys.argv[2:])

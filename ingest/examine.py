@@ -92,6 +92,7 @@ def _examine(path: str, trace: Trace) -> Examination:
     counts, sources, total, without_launch, collectives = set(), set(), 0, 0, 0
     for device_id, ops in trace.by_device():
         marks = steps.marks_of(trace.step_marks, device_id)
+        steps.note_early_starts(ops, trace.issues)
         found = steps.windows_of(steps.assign(ops, marks, trace.issues), marks, trace.issues)
         total += len(ops)
         without_launch += ops["launch_ns"].null_count()

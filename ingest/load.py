@@ -120,6 +120,7 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
     """Windows, states, shares and idle causes of one device; `waits` are the host's spans of waiting (`idle`)."""
     marks = steps.marks_of(trace.step_marks, device_id)
     ops = steps.assign(ops, marks, trace.issues)
+    steps.note_early_starts(ops, trace.issues)
     found = steps.windows_of(ops.select(*steps.NEEDED), marks, trace.issues)
     if found is None:
         raise ValueError(f"device {device_id} has no operation")

@@ -104,7 +104,7 @@ def ingest_paths(
             found.append(_failed(e.path, e, str(e)))
     results = []
     ahead_of_it = reading_ahead(_large(con, found, run, part), _read_with_rank, workers)
-    with ahead_of_it as ahead, store.little_memory(con):
+    with ahead_of_it as ahead, store.memory_limit(con, store.LOADING_MEMORY):
         for source in found:
             if isinstance(source, Ingested):
                 results.append(source)

@@ -56,6 +56,18 @@ def assign(ops: pl.DataFrame, marks: pl.DataFrame, issues: Issues) -> pl.DataFra
     return ops.with_columns(step=pl.coalesce("step", _step_of_process(ops, use)))
 
 
+def note_early_starts(ops: pl.DataFrame, issues: Issues) -> None:
+    """Says in the issues how many operations of a device start before their launch call, and by how much at most."""
+    early = (ops["launch_ns"] - ops["start_ns"]).filter(ops["launch_ns"] > ops["start_ns"])
+    if len(early):
+        issues.add(
+            "starts_before_launch",
+            "operations start before their launch call: the clocks of host and device differ, and so does idle time by cause",
+            count=len(early),
+            where=f"device {ops['device_id'][0]}, by up to {early.sort()[-1]} ns",
+        )
+
+
 def _step_of_process(ops: pl.DataFrame, marks: pl.DataFrame) -> pl.Series:
     """Step of each launch by the marks of its own process: others mark steps of theirs at the same time."""
     processes = marks["thread"].str.split("/").list.first()

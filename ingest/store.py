@@ -23,7 +23,8 @@ DEFAULT_STORE = "tracegap.duckdb"
 _ROW_GROUP = 122_880  # rows that DuckDB compresses together
 _AT_ONCE = 2  # row groups of a statement: DuckDB compresses each on a thread of its own
 _UNDER_WAY = 2  # statements that wait to be run
-_LOADING_MEMORY = "100MB"
+LOADING_MEMORY = "100MB"
+"""Little, while rows are loaded: they go to disk row group by row group, and nobody reads them yet."""
 # DuckDB 1.5 and 2.0 read each other's files; from 1.3 on a text column takes two thirds of the time that it took.
 _COMPATIBILITY = {"storage_compatibility_version": "v1.4.0"}
 SQL_DIR = Path(__file__).parent / "sql"
@@ -138,10 +139,10 @@ def update(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> N
 
 
 @contextlib.contextmanager
-def little_memory(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Lets DuckDB keep little while rows are loaded: they go to disk row group by row group, and nobody reads them yet."""
+def memory_limit(con: duckdb.DuckDBPyConnection, limit: str) -> Iterator[None]:
+    """Lets DuckDB keep no more than `limit`, as its setting says it ("100MB"); what it needs beyond goes to disk."""
     ((usual,),) = con.execute("select current_setting('memory_limit')").fetchall()
-    con.execute(f"set memory_limit = '{_LOADING_MEMORY}'").fetchall()
+    con.execute(f"set memory_limit = '{limit}'").fetchall()
     try:
         yield
     finally:

@@ -1,8 +1,11 @@
 """The one place where measurement meets theory: fills the tables that the gap views read, run by run."""
 
+import contextlib
 import importlib
+import logging
 import pkgutil
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -25,6 +28,9 @@ VIEWS = {
 }
 """Views and the table whose rows theirs are, in the order in which they build on each other; one file each in `sql/`."""
 _SQL = Path(__file__).parent / "sql"
+_MEMORY = "500MB"
+"""That DuckDB may take for an evaluation; it goes to disk for more. Its stages hold frames beside it."""
+_LOG = logging.getLogger(__name__)
 
 
 def install_views(con: duckdb.DuckDBPyConnection) -> None:
@@ -92,16 +98,26 @@ def evaluate(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
     """
     run = Run.load(con, run_id)
     prepare(con)
-    with store.transaction(con):
+    with store.memory_limit(con, _MEMORY), store.transaction(con):
         of_run = "run_id = $1", "trace_id in (select trace_id from traces where run_id = $1)"
         for stage in stages():
             for table in stage.TABLES:
                 con.execute(
                     f"delete from {table} where {of_run['trace_id' in BY_NAME[table].names]}", [run_id]
                 ).fetchall()
-            stage.run(con, run)
-        finding.find(con, run_id)
+            with _timed(stage.__name__.rpartition(".")[2]):
+                stage.run(con, run)
+        with _timed("findings"):
+            finding.find(con, run_id)
         con.execute("update runs set evaluated_at = ? where run_id = ?", [store.now(), run_id]).fetchall()
+
+
+@contextlib.contextmanager
+def _timed(what: str) -> Iterator[None]:
+    """Tells a debug log how long a part of an evaluation took."""
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    yield
+    _LOG.debug("%-16s %6.2f s, %6.2f s CPU", what, time.perf_counter() - wall_s, time.process_time() - cpu_s)
 
 
 def prepare(con: duckdb.DuckDBPyConnection) -> None:

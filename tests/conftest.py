@@ -1,4 +1,4 @@
-"""Options of the three suites that take their data from outside: the project's own by default."""
+"""Options of the suites that take their data from outside: the project's own by default."""
 
 from pathlib import Path
 
@@ -13,10 +13,11 @@ SAMPLE_TRACES = Path(__file__).parents[1] / "sample_traces"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --golden FILE.csv, --cases DIR and --corpus DIR."""
+    """Adds --golden FILE.csv, --cases DIR, --corpus DIR and --truth DIR."""
     group = parser.getgroup("tracegap", "data of the suites that anyone can run on their own")
     group.addoption("--golden", type=Path, default=DATA / "golden.csv", help="worked examples (test_golden.py)")
     group.addoption("--cases", type=Path, default=DATA / "cases", help="folders with a case.json (test_cases.py)")
+    group.addoption("--truth", type=Path, help="folders of simulated traces with a truth.json (test_truth.py)")
     group.addoption("--corpus", type=Path, default=DATA / "corpus", help="traces, expected.json (test_corpus.py)")
 
 

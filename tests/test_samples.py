@@ -8,8 +8,8 @@ import pytest
 
 from tracegap.ingest.pipeline import ingest_paths
 from tracegap.ingest.store import open_store
-from tracegap.reports import compare, join
-from tracegap.reports.buckets import COLUMNS, SUM_SQL
+from tracegap.reports import compare, join, laws
+from tracegap.reports.buckets import COLUMNS
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 SIMULATED = sorted(p.parent.name for p in SAMPLES.glob("*/truth.json"))
@@ -34,51 +34,9 @@ def test_there_are_real_and_simulated_runs(con):
     assert len(SIMULATED) == 4
 
 
-def test_buckets_add_up_to_the_step(con):
-    steps, wrong = one(con, f"select count(*), count(*) filter (wall_ns <> {SUM_SQL}) from step_gap")
-    assert steps > 100
-    assert wrong == 0
-
-
-def test_states_add_up_to_the_step_and_causes_to_idle(con):
-    assert one(con, """
-        select count(*) filter (wall_ns <> compute_ns + exposed_comm_ns + exposed_copy_ns + idle_ns),
-               count(*) filter (idle_ns <> idle_host_ns + idle_sync_ns + idle_input_ns + idle_pipeline_ns + idle_gap_ns
-                                                 + idle_unknown_ns),
-               count(*) filter (least(wall_ns, compute_ns, exposed_comm_ns, exposed_copy_ns, idle_host_ns, idle_sync_ns,
-                                      idle_input_ns, idle_pipeline_ns, idle_gap_ns, idle_unknown_ns) < 0)
-        from steps""") == (0, 0, 0)  # fmt: skip
-
-
-def test_windows_tile_the_timeline(con):
-    assert one(con, """
-        select count(*) from (
-            select start_ns + wall_ns as ends, lead(start_ns) over (partition by trace_id, device_id order by start_ns) as next
-            from steps)
-        where ends <> next""") == (0,)  # fmt: skip
-
-
-def test_shares_add_up_to_their_state(con):
-    assert one(con, """
-        with owned as (
-            select trace_id, device_id, step, coalesce(sum(share_ns) filter (state = 'compute'), 0) as compute,
-                   coalesce(sum(share_ns) filter (state = 'exposed_comm'), 0) as comm,
-                   coalesce(sum(share_ns) filter (state = 'exposed_copy'), 0) as copy
-            from op_windows group by all)
-        select count(*) from steps left join owned using (trace_id, device_id, step)
-        where compute_ns <> compute or exposed_comm_ns <> comm or exposed_copy_ns <> copy""") == (0,)  # fmt: skip
-
-
-def test_a_share_is_never_more_than_the_duration(con):
-    assert one(con, "select count(*) from ops where share_ns > dur_ns or share_ns < 0") == (0,)
-
-
-def test_hidden_and_exposed_make_the_duration_of_a_collective(con):
-    calls, wrong, negative = one(con, """
-        select count(*), count(*) filter (exposed_ns + hidden_ns <> dur_ns), count(*) filter (least(exposed_ns, hidden_ns) < 0)
-        from collective_gap""")  # fmt: skip
-    assert calls > 1000
-    assert (wrong, negative) == (0, 0)
+@pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.name)
+def test_law(con, law):
+    assert laws.check(con, law) is None
 
 
 def test_wait_and_transfer_make_the_duration_of_a_matched_collective(con):

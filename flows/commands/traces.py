@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from tracegap.flows.shell import (
+    CHECK_FAILED,
     DONE,
     NO_TRACE,
     SOME_UNREADABLE,
@@ -75,14 +76,32 @@ def ingest(
 
 
 @cli.command()
-@click.argument("paths", nargs=-1, required=True)
+@click.argument("paths", nargs=-1)
+@click.option(
+    "--store",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE]",
+    help="Check the laws of a store instead; without FILE that of TRACEGAP_STORE, else tracegap.duckdb here.",
+)
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, paths: tuple[str, ...], as_json: bool) -> None:
+def doctor(ctx: click.Context, paths: tuple[str, ...], store: str | None, as_json: bool) -> None:
     """Say what is in trace files and what is wrong with them; stores nothing.
 
+    With --store: whether everything in a store adds up, law by law; exit status 1 where something does not.
+
     Example: tracegap doctor rank3.pt.trace.json.gz
+
+    Example: tracegap doctor --store tracegap.duckdb
     """
+    if bool(paths) == (store is not None):
+        raise click.UsageError("give either paths of traces or --store [FILE]")
+    ctx.exit(_check_files(paths, as_json) if store is None else _check_store(Path(store) if store else None, as_json))
+
+
+def _check_files(paths: tuple[str, ...], as_json: bool) -> int:
+    """What is in the files; the exit status."""
     from tracegap.ingest import examine
 
     reports = list(examine.examine_all(paths))
@@ -93,7 +112,35 @@ def doctor(ctx: click.Context, paths: tuple[str, ...], as_json: bool) -> None:
             click.echo("\n".join(r.lines()))
         if not reports:
             click.echo(NO_TRACE)
-    ctx.exit(DONE if all(r.sound for r in reports) else SOME_UNREADABLE)
+    return DONE if all(r.sound for r in reports) else SOME_UNREADABLE
+
+
+def _check_store(store: Path | None, as_json: bool) -> int:
+    """Which laws of the store are broken, and where; the exit status."""
+    from tracegap.reports import laws
+
+    with opened(store, read_only=True) as con:
+        found = [(law, laws.check(con, law)) for law in laws.LAWS]
+    broken = [breach for _, breach in found if breach]
+    if as_json:
+        dump(
+            [
+                {
+                    "law": law.name,
+                    "sentence": law.sentence,
+                    "holds": breach is None,
+                    "broken_rows": breach.rows if breach else 0,
+                    "first": breach.first if breach else [],
+                }
+                for law, breach in found
+            ]
+        )
+    else:
+        for breach in broken:
+            click.echo(breach.line())
+        if not broken:
+            click.echo(f"all {len(found)} laws hold")
+    return CHECK_FAILED if broken else DONE
 
 
 @cli.command()

@@ -1,4 +1,4 @@
-"""The TPU job: fully sharded training of a small decoder on the four chips of one host, as XLA runs it.
+"""The TPU job: fully sharded training of a small decoder on the chips of one host, as XLA runs it.
 
 One program a step and chip: weights are gathered a layer ahead by asynchronous all-gathers, gradients leave by
 asynchronous reduce-scatters, the norm of the gradients is summed by an all-reduce that everybody waits for. The host
@@ -8,6 +8,7 @@ waits for data, enqueues the program on each chip and waits for its end.
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from _sim.schedule import (
@@ -32,10 +33,6 @@ V5P = Chip(matrix_flops_per_s=459 * 10**12, vector_flops_per_s=459 * 10**12, hbm
 LINK_BYTES_PER_S = 100 * 10**9
 """One link, one direction, nominal (1200 GB/s over 6 links, both ways)."""
 HOP_NS = 1000
-AXES = (2, 2)
-"""The torus axes of more than one chip; too short to wrap around."""
-RING = ((0, 1), (1, 3), (3, 2), (2, 0))
-"""Pairs of the permutation: each a neighbour on the 2 x 2 square."""
 CORE, ASYNC = "XLA Ops", "Async XLA Ops"
 
 
@@ -43,7 +40,8 @@ CORE, ASYNC = "XLA Ops", "Async XLA Ops"
 class Job:
     """Sizes of the job."""
 
-    chips: int = 4
+    axes: tuple[int, ...] = (2, 2)
+    """Chips along each axis of the torus, whose axes do not wrap around."""
     layers: int = 3
     hidden: int = 2048
     heads: int = 16
@@ -57,6 +55,17 @@ class Job:
     changes: Changes = NO_CHANGE
     seed: int = 0
     """Chance falls otherwise with another one."""
+
+    @property
+    def chips(self) -> int:
+        return prod(self.axes)
+
+    def ring(self) -> list[tuple[int, int]]:
+        """Pairs of a permutation of the chips: each sends to the next one on a line that winds through the axes."""
+        line = [0]
+        for n in self.axes:
+            line = [n * chip + (i if k % 2 == 0 else n - 1 - i) for k, chip in enumerate(line) for i in range(n)]
+        return list(zip(line, [*line[1:], line[0]], strict=True))
 
     @property
     def ffn(self) -> int:
@@ -113,25 +122,25 @@ class ChipRun:
     """(step, start, end) of each program."""
 
 
-def predicted_ns(call: Collective) -> int:
-    """What the collective should take on 2 x 2 chips without wraparound.
+def predicted_ns(call: Collective, axes: tuple[int, ...]) -> int:
+    """What the collective should take on chips without wraparound.
 
     All-gather and reduce-scatter: the larger of A (n - 1) / n over one link of each of both axes (theory T2, T4) and
     one hop for each further chip of each axis (T3); all-reduce twice both; a shift to the neighbour is S over one link,
     one hop (T8).
     """
-    links, hops = len(AXES), sum(n - 1 for n in AXES)
+    links, hops = len(axes), sum(n - 1 for n in axes)
     if call.kind == "permute":
         return max(half_even_ns(call.message_bytes, LINK_BYTES_PER_S), HOP_NS)
     rounds = 2 if call.kind == "all_reduce" else 1
-    n = AXES[0] * AXES[1]
+    n = prod(axes)
     bandwidth = half_even_ns(rounds * call.message_bytes * (n - 1), LINK_BYTES_PER_S * links * n)
     return max(bandwidth, rounds * hops * HOP_NS)
 
 
-def transfer_ns(call: Collective) -> int:
+def transfer_ns(call: Collective, axes: tuple[int, ...]) -> int:
     """How long the simulated one takes: 79 % of the links, and some overhead."""
-    return 2600 + predicted_ns(call) * 100 // 79
+    return 2600 + predicted_ns(call, axes) * 100 // 79
 
 
 def bf16(*shape: int) -> str:
@@ -147,6 +156,10 @@ class Compiler:
         self.job = job
         self._count: dict[str, int] = {}
         self._channel = 0
+
+    def all_chips(self) -> str:
+        """The one replica group."""
+        return "{{" + ",".join(map(str, range(self.job.chips))) + "}}"
 
     def name(self, opcode: str) -> str:
         n = self._count[opcode] = self._count.get(opcode, 0) + 1
@@ -205,10 +218,10 @@ class Compiler:
         name = self.name(f"{opcode}-start")
         done = name.replace("-start", "-done")
         whole, part = bf16(n), bf16(n // self.job.chips)
-        groups = "replica_groups={{0,1,2,3}}, dimensions={0}, use_global_device_ids=true"
+        groups = f"replica_groups={self.all_chips()}, dimensions={{0}}, use_global_device_ids=true"
         shapes = {"all-gather": (part, whole), "reduce-scatter": (whole, part), "collective-permute": (whole, whole)}
         if opcode == "collective-permute":
-            groups = "source_target_pairs={" + ",".join(f"{{{a},{b}}}" for a, b in RING) + "}"
+            groups = "source_target_pairs={" + ",".join(f"{{{a},{b}}}" for a, b in self.job.ring()) + "}"
         elif opcode == "reduce-scatter":
             groups += ", to_apply=%add.clone"
         taken, given = shapes[opcode]
@@ -294,7 +307,7 @@ class ChipProgram:
         name = self.compiler.name("all-reduce")
         text = (
             f"%{name} = f32[]{{:T(128)}} all-reduce(f32[]{{:T(128)}} %fusion.99), channel_id=90, "
-            "replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=%add.f32"
+            f"replica_groups={self.compiler.all_chips()}, use_global_device_ids=true, to_apply=%add.f32"
         )
         tf_op = "jit(train_step)/clip/reduce_sum:"
         instruction = Instruction(name=name, text=text, category="all-reduce", op_class="collective", tf_op=tf_op)
@@ -438,8 +451,8 @@ class Host:
             self.work(9_000, step, "dispatched")
         pairs = zip(self.chips, launches, strict=True)
         programs = [ChipProgram(self.job, chip, step, launch, seq) for chip, launch in pairs]
-        slowed = self.job.changes.transfer_permille
-        run([program.program() for program in programs], lambda call: max(even(transfer_ns(call) * slowed // 1000), 2))
+        slowed, axes = self.job.changes.transfer_permille, self.job.axes
+        run([p.program() for p in programs], lambda call: max(even(transfer_ns(call, axes) * slowed // 1000), 2))
         with self.span("sync", "block_until_ready"):
             self.now_ns = max(self.now_ns, *(p.now_ns for p in programs)) + 21_000
         self.work(46_000, step, "log")

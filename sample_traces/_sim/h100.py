@@ -154,8 +154,10 @@ def predicted_ns(call: Collective, ranks: int) -> int:
     """What an all-reduce over NVLink should take.
 
     Latency of NCCL's ring with the LL protocol, 6.6 us + 2 (n - 1) x 0.6 us (theory N3), plus S x 2 (n - 1) / n over
-    the egress of a GPU (theory G2).
+    the egress of a GPU (theory G2). A rank alone sends nothing.
     """
+    if ranks == 1:
+        return 0
     latency = 6600 + 2 * (ranks - 1) * 600
     return latency + half_even_ns(call.message_bytes * 2 * (ranks - 1), NVLINK_BYTES_PER_S * ranks)
 

@@ -254,20 +254,19 @@ SETS = {
 
 
 @cache
-def simulated(name: str) -> tuple[Any, Truth]:
-    """The run of a set's job, and its truth."""
-    job = SETS[name].job
+def simulated(job: ddp.Job | fsdp.Job) -> tuple[Any, Truth]:
+    """The run of a job, and its truth."""
     if isinstance(job, fsdp.Job):
         host = fsdp.simulate(job)
-        return host, Truth(tpu_devices(host), fsdp.V5P, fsdp.predicted_ns)
+        return host, Truth(tpu_devices(host), fsdp.V5P, lambda call: fsdp.predicted_ns(call, job.axes))
     workers = ddp.simulate(job)
     return workers, Truth(gpu_devices(workers), h100.H100, lambda call: h100.predicted_ns(call, job.ranks))
 
 
-def truth_of(name: str) -> dict[str, Any]:
+def truth_of(this: Set) -> dict[str, Any]:
     """What truth.json holds."""
-    this, (_, truth) = SETS[name], simulated(name)
     job = this.job
+    _, truth = simulated(job)
     flops = fsdp.model_flops(job) if isinstance(job, fsdp.Job) else ddp.model_flops(job)
     out: dict[str, Any] = {
         "simulated": True,
@@ -284,7 +283,7 @@ def truth_of(name: str) -> dict[str, Any]:
         "median_step": truth.median_step(),
     }
     if this.before:
-        out["compared_with"] = compare(this.before, name)
+        out["compared_with"] = compare(this.before, this)
     return out | {
         "steps": truth.step_rows(op_label),
         "collectives": truth.collective_rows(),
@@ -292,11 +291,12 @@ def truth_of(name: str) -> dict[str, Any]:
     }
 
 
-def compare(before: str, after: str) -> dict[str, Any]:
-    """By how much the median step of `after` is longer, in all and in each bucket."""
-    old, new = (simulated(name)[1].median_step() for name in (before, after))
+def compare(before: str, this: Set) -> dict[str, Any]:
+    """By how much the median step of a set is longer than that of `before`, in all and in each bucket."""
+    jobs = SETS[before].job, this.job
+    old, new = (simulated(job)[1].median_step() for job in jobs)
     buckets = {key: new["buckets"][key] - old["buckets"][key] for key in old["buckets"]}
-    counts = [len(simulated(name)[1].arrival_ns) // SETS[name].job.steps for name in (before, after)]
+    counts = [len(simulated(job)[1].arrival_ns) // job.steps for job in jobs]
     return {
         "before": before,
         "median_step_wall_delta_ns": new["wall_ns"] - old["wall_ns"],
@@ -310,8 +310,12 @@ def compare(before: str, after: str) -> dict[str, Any]:
 def write(name: str, out: Path) -> Path:
     """Write a set into a folder of its name."""
     into = out / name
-    into.mkdir(parents=True, exist_ok=True)
-    this = SETS[name]
-    this.write_traces(simulated(name)[0], into)
-    folder.write(into, this.manifest, truth_of(name), this.about)
+    write_set(SETS[name], into)
     return into
+
+
+def write_set(this: Set, into: Path) -> None:
+    """Write a set into a folder."""
+    into.mkdir(parents=True, exist_ok=True)
+    this.write_traces(simulated(this.job)[0], into)
+    folder.write(into, this.manifest, truth_of(this), this.about)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 from click.testing import CliRunner
 
@@ -275,6 +276,37 @@ def test_an_empty_store_answers(tmp_path):
     assert run("ingest", tmp_path / "empty", store=store).exit_code == 0
     assert json.loads(run("history", "--json", store=store).output) == []
     assert json.loads(run("sql", "select * from step_gap", "--json", store=store).output) == []
+
+
+def test_doctor_checks_the_laws_of_a_store(store):
+    got = CliRunner().invoke(cli, ["doctor", "--store", str(store)])
+    assert got.exit_code == 0
+    assert got.output.startswith("all ")
+    told = json.loads(CliRunner().invoke(cli, ["doctor", "--json", "--store", str(store)]).output)
+    assert {law["holds"] for law in told} == {True}
+    assert len(told) == int(got.output.split()[1])
+
+
+def test_doctor_names_a_broken_law_with_where(store, monkeypatch):
+    with duckdb.connect(str(store)) as con:
+        con.execute(
+            "update steps set kernels = kernels + 1 where run_id like '%nsys%' and rank = 1 and step = 101"
+        ).fetchall()
+    monkeypatch.setenv("TRACEGAP_STORE", str(store))
+    got = CliRunner().invoke(cli, ["doctor", "--store"])
+    assert got.exit_code == 1
+    (line,) = got.output.splitlines()
+    assert line.startswith("kernels_counted: ")
+    assert "sim_nsys_h100/rank1.sqlite.gz, " in line
+    assert "step 101" in line
+    told = json.loads(CliRunner().invoke(cli, ["doctor", "--json", "--store"]).output)
+    (broken,) = [law for law in told if not law["holds"]]
+    assert (broken["law"], broken["broken_rows"], broken["first"][0]["step"]) == ("kernels_counted", 1, 101)
+
+
+def test_doctor_wants_files_or_a_store(store):
+    assert run("doctor").exit_code == 2
+    assert CliRunner().invoke(cli, ["doctor", str(RANK0), "--store", str(store)]).exit_code == 2
 
 
 def test_a_wrong_manifest_is_found_by_doctor_as_by_ingest(tmp_path):

@@ -131,3 +131,14 @@ def test_a_damaged_trace_has_an_incomplete_last_step():
     issues = Issues()
     issues.add("truncated", "the file ends early", severity="data_loss")
     assert "damaged" in windows(ops([(100, 5, "matmul", 5)]), marks((0, 0, 10)), issues)[2].incomplete[0]
+
+
+def test_operations_that_start_before_their_launch_are_counted():
+    issues = Issues()
+    steps.note_early_starts(
+        ops([(10, 5, "matmul", 9), (20, 5, "matmul", 27), (30, 5, "copy", None), (40, 5, "copy", 43)]), issues
+    )
+    steps.note_early_starts(ops([(10, 5, "matmul", 10), (20, 5, "matmul", None)]), issues)
+    (row,) = issues.rows()
+    assert (row["code"], row["count"], row["severity"]) == ("starts_before_launch", 2, "info")
+    assert row["where"] == "device 0, by up to 7 ns"

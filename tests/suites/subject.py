@@ -21,7 +21,7 @@ from tracegap.ingest.store import frame_of, open_store
 from tracegap.models.ops import OpClass
 from tracegap.reports import join
 
-DOCUMENTS = ("case.json", "expected.json", "history.json", "model.json", "run.json", "datasheet.json")
+DOCUMENTS = ("case.json", "expected.json", "truth.json", "history.json", "model.json", "run.json", "datasheet.json")
 """JSON files of a case that are no traces."""
 
 
