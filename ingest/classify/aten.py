@@ -5,7 +5,7 @@ be called once for each distinct tuple of arguments: a trace has few of them.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -17,9 +17,11 @@ from tracegap.ingest.classify.aten_table import Entry, entries
 from tracegap.ingest.classify.kernel import kernel_class
 from tracegap.models import formulas
 from tracegap.models.errors import BadInput, BadShape
-from tracegap.models.formulas.sizes import UNKNOWN
+from tracegap.models.formulas.sizes import UNKNOWN, join
 from tracegap.models.ops import OpClass, OpSpec
 
+_OF_INDICES = frozenset({OpClass.EMBEDDING, OpClass.SORT})
+_BY_NAME = "element types are not in the trace: those of the kernel's name are taken"
 _OVERLOAD = re.compile(r"\.[A-Za-z_]\w*$")
 
 
@@ -64,12 +66,15 @@ def describe(
     *,
     list_dtype: str | None = None,
     causal: bool | None = None,
+    told: Mapping[str, Any] | None = None,
 ) -> Described:
     """Class and cost of one call.
 
     Arguments are Kineto's `Input Dims`, `Input type`, `Input Strides` and `Concrete Inputs`, decoded from JSON; None or
-    empty where the trace has none. What the trace does not have but the name of the kernel tells: `list_dtype`, the
-    element type of tensor lists (`kernel.element_dtype`), and `causal`, the mask of attention (`kernel.causal_mask`).
+    empty where the trace has none. What the arguments do not have but the name of the kernel tells: `list_dtype`, the
+    element type of tensor lists (`kernel.element_dtype`) and of all tensors where the trace has no types, and `causal`,
+    the mask of attention (`kernel.causal_mask`); and what other calls tell: `told`, parameters of the formula
+    (`aten_elsewhere`).
     """
     if name.startswith("triton_"):
         return _triton(name, dims, types, strides, concrete)
@@ -88,15 +93,19 @@ def describe(
         return Described(None, None, None, None, f"no formula for {name}")
     if not dims:
         return Described(entry.op_class, None, None, None, "no shapes in this trace: record_shapes=True")
-    args = Args(dims, types, strides, concrete, list_dtype or UNKNOWN)
-    return _costed(entry.op_class, lambda: _masked(_spec(entry, args, in_place=in_place), causal))
+    alike = bool(list_dtype) and not types and entry.op_class not in _OF_INDICES and entry.kind != "copy"
+    bare_dtype = list_dtype if alike and list_dtype else UNKNOWN
+    args = Args(dims, types, strides, concrete, list_dtype or UNKNOWN, bare_dtype)
+    found = _costed(entry.op_class, lambda: _filled(_spec(entry, args, in_place=in_place), told, causal))
+    return replace(found, note=join(found.note, _BY_NAME)) if alike else found
 
 
-def _masked(spec: OpSpec, causal: bool | None) -> OpSpec:
-    """The operation with the mask that the kernel's name tells, where its arguments do not."""
-    if causal is None or spec.params.get("causal", causal) is not None:
-        return spec
-    return replace(spec, params=spec.params | {"causal": causal})
+def _filled(spec: OpSpec, told: Mapping[str, Any] | None, causal: bool | None) -> OpSpec:
+    """The operation with what other calls and the kernel's name tell, where its arguments do not."""
+    params = {key: value for key, value in (told or {}).items() if spec.params.get(key) is None}
+    if causal is not None and spec.params.get("causal", causal) is None:
+        params["causal"] = causal
+    return replace(spec, params=spec.params | params) if params else spec
 
 
 def _entry(plain: str) -> tuple[Entry | None, bool]:

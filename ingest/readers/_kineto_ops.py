@@ -10,15 +10,18 @@ from numpy.typing import NDArray
 
 from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.aten import Described
+from tracegap.ingest.classify.aten_elsewhere import lacks
 from tracegap.ingest.classify.kernel import causal_mask, element_dtype, is_collective, kernel_class, kernel_dtype
 from tracegap.ingest.readers._kineto_columns import NONE, Ids, Ints
 from tracegap.ingest.readers._kineto_host import Names, Window
 from tracegap.ingest.readers._kineto_launches import Launches
+from tracegap.ingest.readers._kineto_repeats import find_repeats
 from tracegap.ingest.readers._kineto_roles import Role
 from tracegap.ingest.trace import OPS
 from tracegap.models.ops import OpClass
 
 _CPU_BACK_ENDS = ("gloo:", "mpi:", "ucc:")
+REPEATED = "no call explains it: the cost of the equal kernel in an equal sequence of this file"
 COLLECTIVE_NOTE = "communication: its size stands in collectives"
 
 Table = dict[str, NDArray[Any]]
@@ -162,6 +165,8 @@ def _fill_kernels(ops: DeviceOps, rows: Ints) -> None:
     which = np.full(len(name), NONE, np.int64)
     for i, (_, of_rows) in enumerate(told):
         which[of_rows] = i
+    op = around["op"].copy()
+    repeated = _repeated(ops, rows, [described for described, _ in told], which, op)
     bare = rows[which[rows] < 0]
     _by_key(ops.op_class, bare, name[bare], lambda i: ops.words[str(kernel_class(ops.names[i]))])
     _by_key(ops.dtype, bare, name[bare], lambda i: ops.words[kernel_dtype(ops.names[i])])
@@ -172,6 +177,11 @@ def _fill_kernels(ops: DeviceOps, rows: Ints) -> None:
         ops.note[of_rows] = ops.words[described.note]
         if described.flops is not None or described.bytes is not None:
             ops.cost_source[of_rows] = ops.words["shapes"]
+    for described_at in np.unique(which[repeated]).tolist():
+        described, of_rows = told[described_at][0], repeated[which[repeated] == described_at]
+        ops.op_class[of_rows] = ops.words[str(described.op_class)]
+        ops.note[of_rows] = ops.words["; ".join(filter(None, (described.note, REPEATED)))]
+        ops.cost_source[of_rows] = ops.words["shapes"]
 
     def dtype(key: int) -> int:
         described, by_name = told[key >> 32][0], kernel_dtype(ops.names[key & 0xFFFFFFFF])
@@ -179,7 +189,7 @@ def _fill_kernels(ops: DeviceOps, rows: Ints) -> None:
         return ops.words[by_name if described.dtype is None or tf32 else described.dtype]
 
     _by_key(ops.dtype, known, which[known] << 32 | name[known], dtype)
-    _, first, group, size = np.unique(around["op"][known], return_index=True, return_inverse=True, return_counts=True)
+    _, first, group, size = np.unique(op[known], return_index=True, return_inverse=True, return_counts=True)
     del first
     alone = size[group] == 1
     for column, number in ((ops.flops, "flops"), (ops.bytes, "bytes")):
@@ -187,10 +197,32 @@ def _fill_kernels(ops: DeviceOps, rows: Ints) -> None:
         table = np.array([NONE if total is None else total for total in totals] or [NONE], np.int64)
         column[known[alone]] = table[which[known[alone]]]
         shared = known[~alone]
-        for members in _groups(shared, around["op"][shared]):
+        for members in _groups(shared, op[shared]):
             total = totals[which[members[0]]]
             if total is not None:
                 column[members] = split_exactly(total, ops.device["dur"][members].tolist())
+
+
+def _repeated(ops: DeviceOps, rows: Ints, told: list[Described], which: Ints, op: Ints) -> Ints:
+    """Kernels that no call explains and others do, as `find_repeats`: gives them their `which` and an `op` of their own."""
+    bare = rows[ops.around["label"][rows] < 0]
+    costs: dict[tuple[Any, ...], int] = {}
+    number = [costs.setdefault((d.flops, d.bytes, d.dtype, d.op_class), len(costs)) for d in told]
+    valued = np.array([d.flops is not None or d.bytes is not None for d in told] or [False], np.bool_)
+    explained = which[rows] >= 0
+    known = explained & valued[which[rows]]
+    wanted = np.isin(rows, bare)
+    device = ops.device
+    lanes = device["device"][rows].astype(np.int64) << 32 | device["stream"][rows]
+    kernel = device["name"][rows].astype(np.int64) * 1_000_003 + device["launch_shape"][rows]
+    found = find_repeats(
+        lanes, kernel, device["start"][rows], op[rows], np.array(number or [NONE])[which[rows]],
+        known=known, wanted=wanted,
+    )  # fmt: skip
+    mine, theirs = rows[found.row], rows[found.of]
+    which[mine] = which[theirs]
+    op[mine] = -2 - found.group
+    return mine
 
 
 def _described(ops: DeviceOps, rows: Ints) -> Iterator[tuple[Described, Ints]]:
@@ -198,21 +230,35 @@ def _described(ops: DeviceOps, rows: Ints) -> Iterator[tuple[Described, Ints]]:
     around, host = ops.around, ops.host
     rows = rows[around["has_formula"][rows]]
     pair = around["label"][rows].astype(np.int64) << 32 | (around["inputs"][rows] + 1)
-    for members in _groups(rows, pair):
-        label, inputs = int(around["label"][members[0]]), int(around["inputs"][members[0]])
-        described = host.described(label, inputs)
+    alike = (part for group in _groups(rows, pair) for part in _by_caller(ops, group))
+    for members in alike:
+        label, inputs, caller = (int(around[column][members[0]]) for column in ("label", "inputs", "caller"))
+        described = host.described(label, inputs, caller=caller)
         if described.op_class is OpClass.COLLECTIVE:  # a kernel that prepares a communication
             continue
         if described.flops is not None and described.bytes is not None:
             yield described, members
             continue
         by_names: dict[tuple[Any, Any], list[Ints]] = {}
+        told_dtype = element_dtype if host.has_types(inputs) else _plain_dtype
         for kernels in _groups(members, around["op"][members]):
             names = [ops.names[i] for i in set(ops.device["name"][kernels].tolist())]
-            key = _agreed(map(element_dtype, names)), _agreed(map(causal_mask, names))
+            key = _agreed(map(told_dtype, names)), _agreed(map(causal_mask, names))
             by_names.setdefault(key, []).append(kernels)
         for (list_dtype, causal), kernel_groups in by_names.items():
-            yield host.described(label, inputs, list_dtype, causal=causal), np.concatenate(kernel_groups)
+            yield host.described(label, inputs, list_dtype, causal=causal, caller=caller), np.concatenate(kernel_groups)
+
+
+def _by_caller(ops: DeviceOps, rows: Ints) -> list[Ints]:
+    """Rows of one op with one kind of inputs, apart by what calls it where that may tell what the op does not."""
+    lacking = lacks(ops.host.names[int(ops.around["label"][rows[0]])])
+    return _groups(rows, ops.around["caller"][rows]) if lacking else [rows]
+
+
+def _plain_dtype(name: str) -> str | None:
+    """Dtype of what a kernel reads and writes by its name: that of its math, which for TF32 is narrower."""
+    dtype = element_dtype(name) or kernel_dtype(name)
+    return "fp32" if dtype == "tf32" else dtype
 
 
 def _groups(rows: Ints, keys: NDArray[Any]) -> list[Ints]:
