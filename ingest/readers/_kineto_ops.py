@@ -204,25 +204,28 @@ def _fill_kernels(ops: DeviceOps, rows: Ints) -> None:
 
 
 def _repeated(ops: DeviceOps, rows: Ints, told: list[Described], which: Ints, op: Ints) -> Ints:
-    """Kernels that no call explains and others do, as `find_repeats`: gives them their `which` and an `op` of their own."""
-    bare = rows[ops.around["label"][rows] < 0]
+    """Kernels that no call explains and others do, as `find_repeats`: gives them their `which` and an `op` of their own.
+
+    ROCm records the grid of a kernel with its launch: names must do for kernels without.
+    """
     costs: dict[tuple[Any, ...], int] = {}
     number = [costs.setdefault((d.flops, d.bytes, d.dtype, d.op_class), len(costs)) for d in told]
     valued = np.array([d.flops is not None or d.bytes is not None for d in told] or [False], np.bool_)
-    explained = which[rows] >= 0
-    known = explained & valued[which[rows]]
-    wanted = np.isin(rows, bare)
+    known = (which[rows] >= 0) & valued[which[rows]]
+    unexplained = ops.around["label"][rows] < 0
     device = ops.device
     lanes = device["device"][rows].astype(np.int64) << 32 | device["stream"][rows]
-    kernel = device["name"][rows].astype(np.int64) * 1_000_003 + device["launch_shape"][rows]
-    found = find_repeats(
-        lanes, kernel, device["start"][rows], op[rows], np.array(number or [NONE])[which[rows]],
-        known=known, wanted=wanted,
-    )  # fmt: skip
-    mine, theirs = rows[found.row], rows[found.of]
-    which[mine] = which[theirs]
-    op[mine] = -2 - found.group
-    return mine
+    name, shape = device["name"][rows].astype(np.int64), device["launch_shape"][rows]
+    mine = []
+    for kernel, wanted, places in ((name * 1_000_003 + shape, shape != 0, 1), (name, shape == 0, 2)):
+        found = find_repeats(
+            lanes, kernel, device["start"][rows], op[rows], np.array(number or [NONE])[which[rows]],
+            known=known, wanted=unexplained & wanted, places=places,
+        )  # fmt: skip
+        mine.append(rows[found.row])
+        which[mine[-1]] = which[rows[found.of]]
+        op[mine[-1]] = op.min(initial=NONE) - 1 - found.group
+    return np.concatenate(mine)
 
 
 def _described(ops: DeviceOps, rows: Ints) -> Iterator[tuple[Described, Ints]]:

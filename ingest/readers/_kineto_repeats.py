@@ -33,12 +33,22 @@ class Repeats:
 
 
 def find_repeats(
-    lane: Ints, kernel: Ints, start: Ints, op: Ints, cost: Ints, *, known: NDArray[np.bool_], wanted: NDArray[np.bool_]
+    lane: Ints,
+    kernel: Ints,
+    start: Ints,
+    op: Ints,
+    cost: Ints,
+    *,
+    known: NDArray[np.bool_],
+    wanted: NDArray[np.bool_],
+    places: int = 1,
 ) -> Repeats:
     """Looks for the sequences around the wanted rows among those around known ones.
 
-    Each row is a kernel: `lane` numbers its stream, `kernel` its name with grid and block, `op` the operator that
-    launched it, `cost` what that operator costs; the last two only count where it is known.
+    Each row is a kernel: `lane` numbers its stream, `kernel` its name (with grid and block, where
+    all have them), `op` the operator that
+    launched it, `cost` what that operator costs; the last two only count where it is known. So many `places` at least
+    must have the sequence.
     """
     none = np.zeros(0, np.int64)
     if not wanted.any() or not known.any():
@@ -53,7 +63,7 @@ def find_repeats(
     unsure = np.zeros(len(asked), np.bool_)
     hashes = _sequences(kernel[order], lane[order])
     for before in (REACH, 0, _LENGTH - 1):
-        source = _look_up(hashes, place, explained, asked, meaning, before)
+        source = _look_up(hashes, place, explained, asked, meaning, before, places)
         clash = (source >= 0) & (found >= 0) & (meaning[source] != meaning[found])
         unsure |= clash
         found = np.where(found < 0, source, found)
@@ -85,7 +95,7 @@ def _sequences(kernel: Ints, lane: Ints) -> NDArray[np.uint64]:
 
 
 def _look_up(
-    hashes: NDArray[np.uint64], place: Ints, explained: Ints, asked: Ints, meaning: Ints, before: int
+    hashes: NDArray[np.uint64], place: Ints, explained: Ints, asked: Ints, meaning: Ints, before: int, places: int
 ) -> Ints:
     """For each asked row an explained one whose sequence, begun so many kernels before, is equal; NONE if they differ."""
 
@@ -95,9 +105,9 @@ def _look_up(
 
     theirs = around(explained)
     order = np.argsort(theirs, kind="stable")
-    keys, first = np.unique(theirs[order], return_index=True)
+    keys, first, size = np.unique(theirs[order], return_index=True, return_counts=True)
     told = meaning[explained[order]]
-    agreed = np.minimum.reduceat(told, first) == np.maximum.reduceat(told, first)
+    agreed = (np.minimum.reduceat(told, first) == np.maximum.reduceat(told, first)) & (size >= places)
     mine = around(asked)
     at = np.minimum(np.searchsorted(keys, mine), len(keys) - 1)
     fits = (keys[at] == mine) & (mine != 0) & agreed[at]
