@@ -15,6 +15,7 @@ from tracegap.ingest.classify.aten_args import Args
 from tracegap.ingest.classify.aten_names import AUTOGRAD, COMMUNICATION, REASONS, VIEWS, WRAPPERS
 from tracegap.ingest.classify.aten_table import Entry, entries
 from tracegap.ingest.classify.kernel import kernel_class
+from tracegap.ingest.classify.table_lookups import plain_name
 from tracegap.models import formulas
 from tracegap.models.errors import BadInput, BadShape
 from tracegap.models.formulas.sizes import UNKNOWN, join
@@ -42,13 +43,13 @@ class Described:
 
 def _plain(name: str) -> str:
     """Operator name as the tables have it: no overload, no `aten::`."""
-    return _OVERLOAD.sub("", name.removeprefix("aten::"))
+    return _OVERLOAD.sub("", plain_name(name).removeprefix("aten::"))
 
 
 @lru_cache(1 << 14)
 def is_wrapper(name: str) -> bool:
     """Whether the operator only calls others and counts nothing itself: linear, einsum, autograd nodes."""
-    return _plain(name) in WRAPPERS or AUTOGRAD.search(name) is not None
+    return _plain(name) in WRAPPERS or (AUTOGRAD.search(name) is not None and plain_name(name) == name)
 
 
 @lru_cache(1 << 14)

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from tracegap.ingest.classify.table_lookups import BACKWARD, DENSE_LOOKUP, LOOKUP, Lookups, plain_name
+
 Shape = tuple[int, ...]
+_LOOKUPS = frozenset({LOOKUP, DENSE_LOOKUP, BACKWARD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +63,12 @@ def _tellers() -> frozenset[str]:
 
 def tells(name: str) -> bool:
     """Whether calls of this operator may tell sizes of others."""
-    return name in _tellers()
+    return name in _tellers() or plain_name(name) in _LOOKUPS
 
 
 def lacks(name: str) -> bool:
     """Whether calls of this operator may lack a size that others tell."""
-    return name in _SOURCES
+    return name in _SOURCES or plain_name(name) in _LOOKUPS
 
 
 class Elsewhere:
@@ -73,13 +76,15 @@ class Elsewhere:
 
     def __init__(self, calls: Iterable[tuple[str, Sequence[Any] | None]]) -> None:
         """Takes the calls of which `tells` holds: name and `Input Dims`."""
-        self._calls: dict[str, list[list[Shape | None]]] = {}
-        for name, dims in calls:
-            self._calls.setdefault(name, []).append([_shape(d) for d in dims or ()])
+        given_calls = list(calls)
+        self._lookups = Lookups(given_calls)
+        by_name: dict[str, list[list[Shape | None]]] = {}
+        for name, dims in given_calls:
+            by_name.setdefault(name, []).append([_shape(d) for d in dims or ()])
         self._known: dict[tuple[Any, ...], set[Shape]] = {}
         for sources in _SOURCES.values():
             for source in sources:
-                for shapes in self._calls.get(source.by, ()):
+                for shapes in by_name.get(source.by, ()):
                     given = tuple(_at(shapes, theirs) for _, theirs in source.same)
                     size = _at(shapes, source.takes)
                     if size and None not in given:
@@ -87,10 +92,10 @@ class Elsewhere:
 
     def told(
         self, name: str, dims: Sequence[Any] | None, caller: tuple[str, Sequence[Any] | None] | None = None
-    ) -> Mapping[str, Shape]:
+    ) -> Mapping[str, Any]:
         """Parameters of a call's formula that its caller tells, else calls with the same tensors where they agree."""
         shapes = [_shape(d) for d in dims or ()]
-        found: dict[str, Shape] = {}
+        found: dict[str, Any] = dict(self._lookups.told(name, dims))
         for source in _SOURCES.get(name, ()):
             given = tuple(_at(shapes, mine) for mine, _ in source.same)
             sizes = self._known.get((source.by, source.takes, source.same, given), set())

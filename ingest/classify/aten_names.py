@@ -39,15 +39,6 @@ REASONS: dict[str, tuple[OpClass, str]] = {
         ("linalg_qr", "_linalg_svd", "_linalg_eigh"), (OpClass.OTHER, "its iterations depend on the library and the data")
     ),
     **dict.fromkeys(
-        (
-            "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function",
-            "fbgemm::split_embedding_codegen_lookup_sgd_function",
-            "fbgemm::split_embedding_codegen_lookup_adam_function",
-            "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function_pt2",
-        ),
-        (OpClass.EMBEDDING, "which table, of which width, an index is of is not in the trace"),
-    ),
-    **dict.fromkeys(
         ("FusedAttnFunc", "FusedAttnFunc_qkvpacked", "FusedAttnFunc_kvpacked"),
         (OpClass.ATTENTION, "whether tokens or sequences come first is not in the trace"),
     ),
