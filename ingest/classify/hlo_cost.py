@@ -48,6 +48,12 @@ def cost(instruction: Instruction, module: Module) -> Cost:
         return Cost(flops=None, bytes=None, note=f"the HLO of {instruction.name} lacks operands or dimensions")
 
 
+def call_cost(instruction: Instruction) -> Cost:
+    """FLOPs and bytes of a custom call of which only the text is known: by its target and its shapes."""
+    flops, note = hlo_custom.flops(instruction)
+    return Cost(flops=flops, bytes=_whole_bytes(instruction) if flops is not None else None, note=note)
+
+
 def _flops(instruction: Instruction, module: Module) -> tuple[int | None, str | None]:
     opcode = instruction.opcode
     if opcode in ("fusion", "call", "map", "async-start"):
@@ -239,6 +245,12 @@ def _bytes(instruction: Instruction, module: Module) -> int:
         return 2 * sum(a.bytes for a in instruction.operands[1])
     if opcode in ("fusion", "call"):
         return _fusion_bytes(instruction, module)
+    return _whole_bytes(instruction, result)
+
+
+def _whole_bytes(instruction: Instruction, result_bytes: int | None = None) -> int:
+    """Every operand once and the result."""
+    result = sum(array.bytes for array in instruction.result) if result_bytes is None else result_bytes
     distinct = dict(zip(instruction.operand_names, instruction.operands, strict=False))
     return sum(a.bytes for arrays in distinct.values() for a in arrays) + result
 

@@ -35,6 +35,8 @@ class _Lookup:
     bags: int
     """Rows of the result times tables."""
     lookups: int
+    size: int
+    """Elements of all tables."""
     width: int | None
     """Mean width of the tables by their rows, where the state of a row-wise optimizer tells those."""
 
@@ -72,15 +74,16 @@ class Lookups:
 
     @staticmethod
     def _fits(call: _Lookup, total: int) -> bool:
+        """Whether all tables may be equally wide: FBGEMM's widths are multiples of 4, and tables have whole rows."""
         width, rest = divmod(total, call.tables)
-        return rest == 0 and call.width in (None, width)
+        return rest == width % 4 == 0 < width and call.size % width == 0 and call.width in (None, width)
 
     def _width(self, call: _Lookup) -> dict[str, int | bool]:
         totals = {t for batch, t in self._gradients if call.bags == batch * call.tables and self._fits(call, t)}
         if len(totals) == 1:
             width = totals.pop() // call.tables
             return {"width": width, "mean": not (call.width == width or call.tables == 1)}
-        return {} if call.width is None else {"width": call.width, "mean": call.tables > 1}
+        return {"width": call.width, "mean": False} if call.width is not None and call.tables == 1 else {}
 
 
 _POSITIONS = {LOOKUP: ((1, 2), 6, 11, 12), DENSE_LOOKUP: ((0,), 2, 7, 8)}
@@ -97,7 +100,7 @@ def _lookup(plain: str, dims: Sequence[Any]) -> _Lookup | None:
     size = sum(dims[i][0] for i in weights)
     rows = _rows(dims[offsets + 1 :], tables)
     width = size // rows if rows and size % rows == 0 and size > rows else None
-    return _Lookup(tables=tables, bags=bags, lookups=dims[indices][0], width=width)
+    return _Lookup(tables=tables, bags=bags, lookups=dims[indices][0], size=size, width=width)
 
 
 def _rows(later: Sequence[Any], tables: int) -> int | None:

@@ -11,8 +11,8 @@ from tracegap.models.formulas import formula
 from tracegap.models.formulas.sizes import bytes_of, elements, join, math_dtype, nbytes, tensor, total, unknown_dtype_note
 from tracegap.models.ops import OpSpec
 
-_NO_WIDTH = "which table, of which width, an index is of is not in the trace"
-_MEAN = "all tables count as of their mean width"
+_NO_WIDTH = "the tables differ in width or tell none, and how many indices are of which is not in the trace"
+_MEAN = "tables are taken to be equally wide: their mean is a whole number of elements"
 
 
 @formula("table_lookup")
@@ -43,7 +43,7 @@ def table_lookup_backward(spec: OpSpec) -> Cost:
     grad = tensor(spec, 0)
     width, lookups = spec.params.get("width"), spec.params.get("lookups")
     if width is None or lookups is None:
-        return Cost(flops=None, bytes=None, note="the lookup that it belongs to is not in the trace")
+        return Cost(flops=None, bytes=None, note=f"its lookup is not in the trace, or {_NO_WIDTH}")
     read = int(lookups) * int(width)
     moved = total(bytes_of(read, grad.dtype), bytes_of(int(lookups), "int64"))
     note = join(_MEAN if spec.params.get("mean") else None, "rows written and the sort of indices are not counted")
