@@ -307,8 +307,11 @@ def stated_cost(stats: Mapping[str, Value], opcode: str, op_class: OpClass) -> C
     """Cost that a TPU plane states for one execution.
 
     FLOPs are those of the model where they are given (the others count padding); bytes are those of the HBM where the
-    memories are told apart. No FLOPs and no bytes at all means that the compiler does not know, except of copies.
+    memories are told apart. Of a loop, which is here only where the operations inside it are not recorded, they are those of
+    one iteration: unknown. No FLOPs and no bytes at all means that the compiler does not know, except of copies.
     """
+    if opcode == "while":
+        return Cost(flops=None, bytes=None, note="while: the compiler states one iteration")
     flops = number(stats.get("model_flops", stats.get("flops")))
     moved = number(stats.get("bytes_accessed"))
     if not flops and not moved and op_class not in (OpClass.COPY, OpClass.COLLECTIVE) and opcode not in hlo.FREE:
