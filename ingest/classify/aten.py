@@ -138,6 +138,20 @@ def _costed(op_class: OpClass, spec: Callable[[], OpSpec]) -> Described:
     return Described(op_class, cost.dtype, cost.flops, cost.bytes, cost.note)
 
 
+def inputs_only(
+    dims: Sequence[Any] | None, types: Sequence[Any] | None, strides: Sequence[Any] | None
+) -> Described | None:
+    """Cost of an operator without a formula whose kernel works element by element: what it reads, each tensor once.
+
+    None where no tensor is recorded with its type. Its FLOPs and its results are not known.
+    """
+    if not dims or not types:
+        return None
+    args = Args(dims, types, strides, None)
+    found = _costed(OpClass.ELEMENTWISE, lambda: OpSpec(kind="inputs", tensors=args.operands()))
+    return None if found.bytes is None else found
+
+
 def _triton(
     name: str,
     dims: Sequence[Any] | None,
@@ -155,7 +169,7 @@ def _triton(
 
 def _buffers(args: Args, *, is_product: bool) -> OpSpec:
     """All tensors of a compiled kernel; its integers are the extents that it visits."""
-    tensors = tuple(args.tensor(i) for i in range(args.count))
+    tensors = args.operands()
     if is_product:
         return OpSpec(kind="template_product", tensors=tensors)
     values = (args.value(i) for i, t in enumerate(tensors) if t is None)

@@ -63,6 +63,10 @@ class Args:
             return None
         return _tensor(shape, DTYPES[kind], strides, packed=kind in PACKED)
 
+    def operands(self) -> tuple[Operand, ...]:
+        """What `tensor` finds at each position."""
+        return tuple(self.tensor(i) for i in range(self.count))
+
     def tensors(self, position: int) -> tuple[Tensor, ...]:
         """The list of tensors at a position; raises BadShape where the trace has no shapes of it."""
         operand = self.tensor(position)

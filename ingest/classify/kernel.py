@@ -220,6 +220,28 @@ def kernel_class(name: str) -> OpClass:
 
 # Math dtype
 
+_ARITHMETIC = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION, OpClass.ATTENTION})
+_AUXILIARY = re.compile(
+    r"splitk_?reduce|reduce_splitk|reduce_?kernel|split_?k_?offsets|computeoffsets|computewgrad\w*offsets|transpose|nchw_?to|nhwc_?to"
+    r"|cnhw|subtensorop|scalepackedtensor|generatewinograd|winograd(?:forward|wgrad)(?:data|filter|output|delta)|im2d?2?col"
+    r"|col2im|im3d2col|flip_?filter|memset|fill|copy|convert|cast|precompute|dot_do_o|combine|postprocess|zero_?out|bias_?grad"
+)
+"""Transforms, workspaces and sums of parts beside the kernel that multiplies."""
+_FAST_CONVOLUTION = re.compile(r"winograd|fft(?:2d)?_|xdlops_wino")
+
+
+@lru_cache(_CACHE)
+def multiplies(name: str) -> bool:
+    """Whether a kernel of a product, convolution or attention does its arithmetic, and is no transform or sum beside it."""
+    return kernel_class(name) in _ARITHMETIC and _AUXILIARY.search(_own_name(name).lower()) is None
+
+
+@lru_cache(_CACHE)
+def is_fast_convolution(name: str) -> bool:
+    """Whether a kernel is part of a convolution by Winograd's or Fourier's transform, with fewer multiplications."""
+    return _FAST_CONVOLUTION.search(_own_name(name).lower()) is not None
+
+
 _TENSILE = re.compile(r"^Cijk_[A-Z][a-z]+_[A-Z][a-z]+_(F8|B8|I8|[BHSDCZ])")
 _TENSILE_DTYPES = {
     "F8": "fp8",

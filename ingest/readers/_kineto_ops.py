@@ -11,18 +11,30 @@ from numpy.typing import NDArray
 from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.aten import Described
 from tracegap.ingest.classify.aten_elsewhere import lacks
-from tracegap.ingest.classify.kernel import causal_mask, element_dtype, is_collective, kernel_class, kernel_dtype
+from tracegap.ingest.classify.kernel import (
+    causal_mask,
+    element_dtype,
+    is_collective,
+    is_fast_convolution,
+    kernel_class,
+    kernel_dtype,
+    multiplies,
+)
 from tracegap.ingest.readers._kineto_columns import NONE, Ids, Ints
 from tracegap.ingest.readers._kineto_host import Names, Window
 from tracegap.ingest.readers._kineto_launches import Launches
 from tracegap.ingest.readers._kineto_repeats import find_repeats
 from tracegap.ingest.readers._kineto_roles import Role
 from tracegap.ingest.trace import OPS
+from tracegap.models.formulas.sizes import join
 from tracegap.models.ops import OpClass
 
 _CPU_BACK_ENDS = ("gloo:", "mpi:", "ucc:")
 REPEATED = "no call explains it: the cost of the equal kernel in an equal sequence of this file"
 COLLECTIVE_NOTE = "communication: its size stands in collectives"
+
+_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION, OpClass.ATTENTION})
+_FEWER = "a transform makes fewer multiplications than the direct convolution that is counted"
 
 Table = dict[str, NDArray[Any]]
 
@@ -171,6 +183,7 @@ def _fill_kernels(ops: DeviceOps, rows: Ints) -> None:
     _by_key(ops.op_class, bare, name[bare], lambda i: ops.words[str(kernel_class(ops.names[i]))])
     _by_key(ops.dtype, bare, name[bare], lambda i: ops.words[kernel_dtype(ops.names[i])])
     _why_unknown(ops, bare)
+    _fill_by_inputs(ops, bare)
     known = rows[which[rows] >= 0]
     for described, of_rows in told:
         ops.op_class[of_rows] = ops.words[str(described.op_class)]
@@ -180,8 +193,9 @@ def _fill_kernels(ops: DeviceOps, rows: Ints) -> None:
     for described_at in np.unique(which[repeated]).tolist():
         described, of_rows = told[described_at][0], repeated[which[repeated] == described_at]
         ops.op_class[of_rows] = ops.words[str(described.op_class)]
-        ops.note[of_rows] = ops.words["; ".join(filter(None, (described.note, REPEATED)))]
+        ops.note[of_rows] = ops.words[join(described.note, REPEATED)]
         ops.cost_source[of_rows] = ops.words["shapes"]
+    _note_transforms(ops, known[ops.op_class[known] == ops.words[str(OpClass.CONVOLUTION)]], op)
 
     def dtype(key: int) -> int:
         described, by_name = told[key >> 32][0], kernel_dtype(ops.names[key & 0xFFFFFFFF])
@@ -189,18 +203,37 @@ def _fill_kernels(ops: DeviceOps, rows: Ints) -> None:
         return ops.words[by_name if described.dtype is None or tf32 else described.dtype]
 
     _by_key(ops.dtype, known, which[known] << 32 | name[known], dtype)
-    _, first, group, size = np.unique(op[known], return_index=True, return_inverse=True, return_counts=True)
-    del first
+    _, group, size = np.unique(op[known], return_inverse=True, return_counts=True)
     alone = size[group] == 1
     for column, number in ((ops.flops, "flops"), (ops.bytes, "bytes")):
         totals = [getattr(described, number) for described, _ in told]
         table = np.array([NONE if total is None else total for total in totals] or [NONE], np.int64)
         column[known[alone]] = table[which[known[alone]]]
-        shared = known[~alone]
-        for members in _groups(shared, op[shared]):
-            total = totals[which[members[0]]]
-            if total is not None:
-                column[members] = split_exactly(total, ops.device["dur"][members].tolist())
+    for members in _groups(known[~alone], op[known[~alone]]):
+        _share(ops, members, told[which[members[0]]][0])
+
+
+def _note_transforms(ops: DeviceOps, rows: Ints, op: Ints) -> None:
+    """Says of convolutions of which a kernel transforms for Winograd's or Fourier's method that they may beat their bound."""
+    used, inverse = np.unique(ops.device["name"][rows], return_inverse=True)
+    fast = np.array([is_fast_convolution(ops.names[i]) for i in used.tolist()] or [False], np.bool_)[inverse]
+    rows = rows[np.isin(op[rows], op[rows[fast]])] if len(rows) else rows
+    notes = list(ops.words)
+    _by_key(ops.note, rows, ops.note[rows].astype(np.int64), lambda i: ops.words[join(notes[i], _FEWER)])
+
+
+def _share(ops: DeviceOps, members: Ints, described: Described) -> None:
+    """Splits the cost of an operator over its kernels by time; FLOPs of products over those that multiply."""
+    weights = ops.device["dur"][members].tolist()
+    if described.bytes is not None:
+        ops.bytes[members] = split_exactly(described.bytes, weights)
+    if described.flops is None:
+        return
+    if described.op_class in _PRODUCTS:
+        does = [multiplies(ops.name(row)) for row in members.tolist()]
+        if any(does):
+            weights = [max(w, 1) if d else 0 for w, d in zip(weights, does, strict=True)]
+    ops.flops[members] = split_exactly(described.flops, weights)
 
 
 def _repeated(ops: DeviceOps, rows: Ints, told: list[Described], which: Ints, op: Ints) -> Ints:
@@ -300,6 +333,28 @@ def _why_unknown(ops: DeviceOps, rows: Ints) -> None:
     ops.note[rows[~launched]] = words["its launch is not in the file"]
     inside = label >= 0
     _by_key(ops.note, rows[inside], label[inside], lambda i: words[f"no formula for {host.names[i]}"])
+
+
+_BY_ELEMENT = frozenset({OpClass.ELEMENTWISE, OpClass.NORMALIZATION, OpClass.SOFTMAX, OpClass.REDUCTION})
+
+
+def _fill_by_inputs(ops: DeviceOps, rows: Ints) -> None:
+    """Bytes of operators without a formula that one kernel runs which by its name reads all that it is given."""
+    around, words, host = ops.around, ops.words, ops.host
+    classes = [words[str(c)] for c in _BY_ELEMENT]
+    wrapper = np.array([aten.is_wrapper(name) for name in host.names] + [True], np.bool_)
+    rows = rows[(around["inputs"][rows] >= 0) & ~wrapper[around["label"][rows]]]
+    _, group, size = np.unique(around["op"][rows], return_inverse=True, return_counts=True)
+    rows = rows[(size[group] == 1) & np.isin(ops.op_class[rows], classes)]
+    for members in _groups(rows, around["inputs"][rows]):
+        dims, types, strides, _ = host.inputs(int(around["inputs"][members[0]]))
+        found = aten.inputs_only(dims, types, strides)
+        if found is None or found.bytes is None:
+            continue
+        ops.bytes[members] = found.bytes
+        ops.cost_source[members] = words["shapes"]
+        name = host.names[int(around["label"][members[0]])]
+        ops.note[members] = words[f"{name}: {found.note}"]
 
 
 @dataclass(slots=True)
