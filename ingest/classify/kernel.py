@@ -292,6 +292,7 @@ def kernel_dtype(name: str) -> str | None:
 
 _OPAQUE = re.compile(r"OpaqueType<(?:\(unsigned int\))?(\d+)u?>")
 _OPAQUE_DTYPES = {"1": "uint8", "2": "int16", "4": "int32", "8": "int64", "16": "complex128"}
+_FUNCTOR = re.compile(r"Functor\w*<((?:\w|::)+)")
 _LIST_TYPES = [
     (dtype, re.compile(pattern))
     for dtype, pattern in (
@@ -314,7 +315,9 @@ def element_dtype(name: str) -> str | None:
         return _OPAQUE_DTYPES.get(match.group(1))
     if "multi_tensor_apply" not in name and "CatArray" not in name:
         return None
-    return next((d for d, pattern in _LIST_TYPES if pattern.search(name)), None)
+    functor = _FUNCTOR.search(name)  # further arguments (a learning rate, say) are of other types
+    said = name if functor is None else functor[1]
+    return next((d for d, pattern in _LIST_TYPES if pattern.search(said)), None)
 
 
 _FLASH = re.compile(
