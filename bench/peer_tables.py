@@ -25,7 +25,7 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from tracegap.ingest.account import WORK_STATES, Timeline, states_of
+from tracegap.ingest.account import Timeline, states_of
 from tracegap.ingest.pipeline import ingest_paths
 from tracegap.ingest.store import open_store
 from tracegap.reports.join import evaluate
@@ -64,6 +64,7 @@ class Account:
     idle: float
 
     def cells(self) -> list[str]:
+        """As a row of the table."""
         return [_us(self.total), _us(self.total - self.idle), _us(self.compute), _us(self.exposed), _us(self.idle)]
 
 
@@ -72,7 +73,7 @@ def _us(value: float) -> str:
 
 
 def own_account(con: duckdb.DuckDBPyConnection, where: str = "true") -> Account | None:
-    """tracegap's account of all operations, or of those that another tool takes, as one window."""
+    """Our account of all operations, or of those that another tool takes, as one window."""
     rows = con.execute(f"select start_ns, start_ns + dur_ns, op_class from ops where {where}").fetchall()
     if not rows:
         return None
@@ -80,10 +81,12 @@ def own_account(con: duckdb.DuckDBPyConnection, where: str = "true") -> Account 
     start, end = np.array(starts, np.int64), np.array(ends, np.int64)
     edges = np.array([start.min(), end.max()])
     compute, comm, copy = Timeline.of(start, end, states_of(pl.Series(classes)), edges).spent[:, -1].tolist()
-    assert len(WORK_STATES) == 3
     total = int(edges[1] - edges[0])
     return Account(
-        total=total / 1e3, compute=compute / 1e3, exposed=(comm + copy) / 1e3, idle=(total - compute - comm - copy) / 1e3
+        total=total / 1e3,
+        compute=compute / 1e3,
+        exposed=(comm + copy) / 1e3,
+        idle=(total - compute - comm - copy) / 1e3,
     )
 
 
@@ -92,7 +95,7 @@ def hta_account(python: str | None, path: Path, *, whole: bool) -> Account | str
     if python is None:
         return "not run"
     rounding = {"HTA_DISABLE_NS_ROUNDING": "1"} if whole else {}
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: S603 - the interpreter that the caller names
         [python, "-c", _HTA, str(path), "whole" if whole else "default"],
         capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin", **rounding},
     )  # fmt: skip
@@ -111,13 +114,18 @@ def tracelens_account(folder: Path) -> Account | None:
         ms = {row["type"]: float(row["time ms"]) for row in csv.DictReader(file)}
     exposed = ms["exposed_comm_time"] + ms["exposed_memcpy_time"]
     return Account(
-        total=ms["total_time"] * 1e3, compute=ms["computation_time"] * 1e3, exposed=exposed * 1e3, idle=ms["idle_time"] * 1e3
+        total=ms["total_time"] * 1e3,
+        compute=ms["computation_time"] * 1e3,
+        exposed=exposed * 1e3,
+        idle=ms["idle_time"] * 1e3,
     )
 
 
 def as_hta(con: duckdb.DuckDBPyConnection) -> str:
-    """The operations that HolisticTraceAnalysis takes: with several steps those whose call is in the file and begins by
-    the end of the last step; else all."""
+    """The operations that HolisticTraceAnalysis takes, as a condition.
+
+    With several steps they are those whose call is in the file and begins by the end of the last step; else all.
+    """
     [(steps, end)] = con.execute(
         "select count(distinct name), max(start_ns + dur_ns) from host_events where kind = 'step'"
     ).fetchall()
@@ -250,7 +258,7 @@ def _by_xprof(path: Path) -> list[list[Any]]:
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "host.xplane.pb"
         plain.write_bytes(_plain(path))
-        done = subprocess.run([sys.executable, "-c", _XPROF, plain], capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, "-c", _XPROF, plain], capture_output=True, text=True, check=False)  # noqa: S603 - this interpreter
     if done.returncode:
         return []
     rows: list[list[Any]] = json.loads(done.stdout.splitlines()[-1])

@@ -43,7 +43,14 @@ def kineto(folder: Path, *calls: tuple[str, dict[str, Any], list[tuple[str, floa
         )
         start = at + 1
         for i, (kernel, dur) in enumerate(kernels):
-            launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": at + 1 + 8 * i, "dur": 2}
+            launch = {
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "pid": 1,
+                "tid": 1,
+                "ts": at + 1 + 8 * i,
+                "dur": 2,
+            }
             work = {"cat": "kernel", "name": kernel, "pid": 0, "tid": 7, "ts": start + 5, "dur": dur}
             events.append({"ph": "X", **launch, "args": {"correlation": corr}})
             events.append({"ph": "X", **work, "args": {"device": 0, "stream": 7, "correlation": corr}})
@@ -174,9 +181,12 @@ def test_a_loop_of_24_layers_with_recomputation(tmp_path: Path) -> None:
     """
     plane = _tpu()
     forward = _product(plane, "fusion.1", "jit(step)/jit(main)/while/body/layer/dot_general")
-    again = _product(plane, "fusion.2", "jit(step)/jit(main)/transpose(jvp(main))/while/body/rematted_computation/layer/dot_general")
+    again = _product(
+        plane, "fusion.2", "jit(step)/jit(main)/transpose(jvp(main))/while/body/rematted_computation/layer/dot_general"
+    )
     gradients = [
-        _product(plane, f"fusion.{i}", "jit(step)/jit(main)/transpose(jvp(main))/while/body/layer/dot_general") for i in (3, 4)
+        _product(plane, f"fusion.{i}", "jit(step)/jit(main)/transpose(jvp(main))/while/body/layer/dot_general")
+        for i in (3, 4)
     ]
     loops = [
         plane.kind(f"%while.{i} = (s32[]) while((s32[]) %t), condition=%c, body=%b", f"while.{i}", hlo_category="while",

@@ -45,12 +45,8 @@ _CONVOLUTIONS = (
 _OF_LIBRARIES = "cudnn_convolution_backward miopen_convolution_backward mkldnn_convolution_backward"
 _tells(_CONVOLUTIONS, _OF_LIBRARIES, "out_shape", 1, (0, 0), (1, 2))
 _tells(_CONVOLUTIONS, "convolution_backward", "out_shape", 0, (0, 1), (1, 2))
-_tells(
-    "cudnn_convolution_backward_input miopen_convolution_backward_input", _OF_LIBRARIES, "size", 0, (1, 1), (2, 2)
-)
-_tells(
-    "cudnn_convolution_backward_weight miopen_convolution_backward_weight", _OF_LIBRARIES, "size", 2, (1, 1), (2, 0)
-)
+_tells("cudnn_convolution_backward_input miopen_convolution_backward_input", _OF_LIBRARIES, "size", 0, (1, 1), (2, 2))
+_tells("cudnn_convolution_backward_weight miopen_convolution_backward_weight", _OF_LIBRARIES, "size", 2, (1, 1), (2, 0))
 for _d in ("2d", "3d"):
     for _pool in (f"max_pool{_d}_with_indices", f"avg_pool{_d}", f"adaptive_max_pool{_d}", f"_adaptive_avg_pool{_d}"):
         _tells(_pool, f"{_pool}_backward", "out_shape", 0, (0, 1))

@@ -6,6 +6,7 @@ CUB (`vectorized_elementwise_kernel`, `reduce_kernel`, ...) from the functor tha
 """
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from tracegap.models.ops import CollectiveKind, OpClass
@@ -234,6 +235,12 @@ _FAST_CONVOLUTION = re.compile(r"winograd|fft(?:2d)?_|xdlops_wino")
 def multiplies(name: str) -> bool:
     """Whether a kernel of a product, convolution or attention does its arithmetic, and is no transform or sum beside it."""
     return kernel_class(name) in _ARITHMETIC and _AUXILIARY.search(_own_name(name).lower()) is None
+
+
+def flops_by(op_class: OpClass | None, names: Sequence[str], dur: Sequence[int]) -> list[int]:
+    """Weights by which kernels of one operation share its FLOPs: their times, of a product only where they multiply."""
+    does = [multiplies(name) for name in names] if op_class in _ARITHMETIC else []
+    return [max(d, 1) if does_it else 0 for d, does_it in zip(dur, does, strict=True)] if any(does) else list(dur)
 
 
 @lru_cache(_CACHE)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tracegap.ingest.hosttree import pair
 from tracegap.ingest.readers._kineto_columns import NONE, Columns, Ids, Ints, integer, positive_ids, whole_numbers
 from tracegap.ingest.readers._kineto_json import BLOCK_SHIFT, Block
-from tracegap.ingest.readers._kineto_repeats import launch_shape
+from tracegap.ingest.readers._kineto_repeats import LaunchShapes
 from tracegap.ingest.readers._kineto_roles import Role, role_of
 from tracegap.ingest.readers._kineto_schema import Args, Event
 from tracegap.ingest.readers._kineto_spool import SPAN, Joined, Spool
@@ -121,6 +121,7 @@ class Collector:
     _kinds: Ids = field(default_factory=Ids)
     _roles: list[Role] = field(default_factory=list)
     _comm_calls: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
+    _launch_shapes: LaunchShapes = field(default_factory=LaunchShapes)
     _words: "_Texts" = field(init=False)
 
     def __post_init__(self) -> None:
@@ -188,7 +189,7 @@ class Collector:
             corr=positive_ids([a.correlation for a in args]),
             ext=_external_ids(args),
             bytes=whole_numbers([a.bytes for a in args]),
-            launch_shape=np.array([launch_shape(a.grid, a.block) for a in args], np.int64),
+            launch_shape=np.fromiter((self._launch_shapes.of(a.grid, a.block) for a in args), np.int64, len(args)),
             has_start=part.has_start,
             has_dur=part.has_dur,
         )

@@ -136,10 +136,10 @@ class Names:
         if not lacks(self.names[label]):
             return {}
         if self._elsewhere is None:
-            calls = (i for i, (of, _) in enumerate(self._inputs) if tells(self.names[of]))
-            self._elsewhere = Elsewhere((self.inputs_name(i), self.inputs(i)[0]) for i in calls)
-        calls = (self.inputs_name(caller), self.inputs(caller)[0]) if caller >= 0 else None
-        return self._elsewhere.told(self.names[label], dims, calls)
+            telling = (i for i, (of, _) in enumerate(self._inputs) if tells(self.names[of]))
+            self._elsewhere = Elsewhere((self.inputs_name(i), self.inputs(i)[0]) for i in telling)
+        by = (self.inputs_name(caller), self.inputs(caller)[0]) if caller >= 0 else None
+        return self._elsewhere.told(self.names[label], dims, by)
 
     def standing(self, label: NDArray[Any], inputs: NDArray[Any]) -> NDArray[np.int8]:
         """Standing of framework ops."""
@@ -176,9 +176,9 @@ AROUND = np.dtype(
     + [("has_formula", np.bool_)],
     align=True,
 )
-"""What stands around a span: the event number and label of its framework op, the inputs of the op that calls it, the module path; where a backward pass has
-none the sequence number of its forward op; the event number of a span with collective metadata; the inputs of a
-communication. NONE where there is none."""
+"""What stands around a span: the event number and label of its framework op, and the inputs of the op that calls it; the
+module path, and where a backward pass has none the sequence number of its forward op; the event number of a span with
+collective metadata; the inputs of a communication. NONE where there is none."""
 
 
 @dataclass

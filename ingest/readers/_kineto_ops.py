@@ -14,11 +14,11 @@ from tracegap.ingest.classify.aten_elsewhere import lacks
 from tracegap.ingest.classify.kernel import (
     causal_mask,
     element_dtype,
+    flops_by,
     is_collective,
     is_fast_convolution,
     kernel_class,
     kernel_dtype,
-    multiplies,
 )
 from tracegap.ingest.readers._kineto_columns import NONE, Ids, Ints
 from tracegap.ingest.readers._kineto_host import Names, Window
@@ -33,7 +33,6 @@ _CPU_BACK_ENDS = ("gloo:", "mpi:", "ucc:")
 REPEATED = "no call explains it: the cost of the equal kernel in an equal sequence of this file"
 COLLECTIVE_NOTE = "communication: its size stands in collectives"
 
-_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION, OpClass.ATTENTION})
 _FEWER = "a transform makes fewer multiplications than the direct convolution that is counted"
 
 Table = dict[str, NDArray[Any]]
@@ -227,13 +226,9 @@ def _share(ops: DeviceOps, members: Ints, described: Described) -> None:
     weights = ops.device["dur"][members].tolist()
     if described.bytes is not None:
         ops.bytes[members] = split_exactly(described.bytes, weights)
-    if described.flops is None:
-        return
-    if described.op_class in _PRODUCTS:
-        does = [multiplies(ops.name(row)) for row in members.tolist()]
-        if any(does):
-            weights = [max(w, 1) if d else 0 for w, d in zip(weights, does, strict=True)]
-    ops.flops[members] = split_exactly(described.flops, weights)
+    if described.flops is not None:
+        names = [ops.name(row) for row in members.tolist()]
+        ops.flops[members] = split_exactly(described.flops, flops_by(described.op_class, names, weights))
 
 
 def _repeated(ops: DeviceOps, rows: Ints, told: list[Described], which: Ints, op: Ints) -> Ints:

@@ -61,9 +61,9 @@ def find_repeats(
     explained, asked = np.flatnonzero(known), np.flatnonzero(wanted)
     found = np.full(len(asked), NONE, np.int64)
     unsure = np.zeros(len(asked), np.bool_)
-    hashes = _sequences(kernel[order], lane[order])
+    known_places = _Places(_sequences(kernel[order], lane[order]), place, explained, meaning, places)
     for before in (REACH, 0, _LENGTH - 1):
-        source = _look_up(hashes, place, explained, asked, meaning, before, places)
+        source = known_places.look_up(asked, before)
         clash = (source >= 0) & (found >= 0) & (meaning[source] != meaning[found])
         unsure |= clash
         found = np.where(found < 0, source, found)
@@ -94,24 +94,32 @@ def _sequences(kernel: Ints, lane: Ints) -> NDArray[np.uint64]:
     return hashes
 
 
-def _look_up(
-    hashes: NDArray[np.uint64], place: Ints, explained: Ints, asked: Ints, meaning: Ints, before: int, places: int
-) -> Ints:
-    """For each asked row an explained one whose sequence, begun so many kernels before, is equal; NONE if they differ."""
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where explained rows stand, and what is known of them."""
 
-    def around(rows: Ints) -> NDArray[np.uint64]:
-        at = place[rows] - before
-        return np.where(at >= 0, hashes[np.maximum(at, 0)], 0)
+    hashes: NDArray[np.uint64]
+    place: Ints
+    explained: Ints
+    meaning: Ints
+    least: int
+    """Places that a sequence must have."""
 
-    theirs = around(explained)
-    order = np.argsort(theirs, kind="stable")
-    keys, first, size = np.unique(theirs[order], return_index=True, return_counts=True)
-    told = meaning[explained[order]]
-    agreed = (np.minimum.reduceat(told, first) == np.maximum.reduceat(told, first)) & (size >= places)
-    mine = around(asked)
-    at = np.minimum(np.searchsorted(keys, mine), len(keys) - 1)
-    fits = (keys[at] == mine) & (mine != 0) & agreed[at]
-    return np.where(fits, explained[order[first[at]]], NONE)
+    def look_up(self, asked: Ints, before: int) -> Ints:
+        """For each asked row an explained one whose sequence, begun so many kernels before, is equal; NONE if they differ."""
+        theirs = self._around(self.explained, before)
+        order = np.argsort(theirs, kind="stable")
+        keys, first, size = np.unique(theirs[order], return_index=True, return_counts=True)
+        told = self.meaning[self.explained[order]]
+        agreed = np.minimum.reduceat(told, first) == np.maximum.reduceat(told, first)
+        mine = self._around(asked, before)
+        at = np.minimum(np.searchsorted(keys, mine), len(keys) - 1)
+        fits = (keys[at] == mine) & (mine != 0) & agreed[at] & (size[at] >= self.least)
+        return np.where(fits, self.explained[order[first[at]]], NONE)
+
+    def _around(self, rows: Ints, before: int) -> NDArray[np.uint64]:
+        at = self.place[rows] - before
+        return np.where(at >= 0, self.hashes[np.maximum(at, 0)], 0)
 
 
 def _whole(rows: Ints, of: Ints, place: Ints, rank: Ints, count: Ints) -> Repeats:
@@ -122,13 +130,21 @@ def _whole(rows: Ints, of: Ints, place: Ints, rank: Ints, count: Ints) -> Repeat
     return Repeats(rows[steady], of[steady], group[steady])
 
 
-def launch_shape(grid: Any, block: Any) -> int:
-    """A number for a grid and a block, from what JSON has of them; 0 where it has none."""
-    key = 0
-    for value in (*_three(grid), *_three(block)):
-        key = (key * 1_000_003 + value + 1) % (1 << 61)
-    return key
+class LaunchShapes(dict[tuple[Any, ...], int]):
+    """Numbers for grids and blocks, the same in every process."""
 
+    def __missing__(self, key: tuple[Any, ...]) -> int:
+        number = 0
+        for value in key:
+            number = (number * 1_000_003 + (value + 1 if type(value) is int else 0)) % (1 << 61)
+        self[key] = number
+        return number
 
-def _three(extent: Any) -> list[int]:
-    return [n for n in extent if type(n) is int] if isinstance(extent, list) else []
+    def of(self, grid: Any, block: Any) -> int:
+        """The number of a grid and a block, from what JSON has of them; 0 where it has none."""
+        if grid is None and block is None:
+            return 0
+        try:
+            return self[*grid, *block]
+        except TypeError:  # no lists, or lists of what is no number
+            return 0

@@ -8,7 +8,16 @@ from math import prod
 
 from tracegap.models.cost import Cost
 from tracegap.models.formulas import formula
-from tracegap.models.formulas.sizes import bytes_of, elements, join, math_dtype, nbytes, tensor, total, unknown_dtype_note
+from tracegap.models.formulas.sizes import (
+    bytes_of,
+    elements,
+    join,
+    math_dtype,
+    nbytes,
+    tensor,
+    total,
+    unknown_dtype_note,
+)
 from tracegap.models.ops import OpSpec
 
 _NO_WIDTH = "the tables differ in width or tell none, and how many indices are of which is not in the trace"
