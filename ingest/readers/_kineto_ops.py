@@ -1,5 +1,6 @@
 """Rows of `ops` from a Kineto trace: kernels, copies and fills with what launched them; on a CPU, the framework ops."""
 
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -330,7 +331,11 @@ def _why_unknown(ops: DeviceOps, rows: Ints) -> None:
     _by_key(ops.note, rows[inside], label[inside], lambda i: words[f"no formula for {host.names[i]}"])
 
 
-_BY_ELEMENT = frozenset({OpClass.ELEMENTWISE, OpClass.NORMALIZATION, OpClass.SOFTMAX, OpClass.REDUCTION})
+_BY_ELEMENT = (OpClass.ELEMENTWISE, OpClass.NORMALIZATION)
+_WITH_MORE = re.compile(
+    r"linear|proj|mlp|ffn|expert|moe|att|conv|gemm|matmul|mm(?![a-z])|cache|gather|loss|head", re.IGNORECASE
+)
+"""In the name of an operator or kernel: it may multiply, or read only a part of what it is given."""
 
 
 def _fill_by_inputs(ops: DeviceOps, rows: Ints) -> None:
@@ -342,14 +347,16 @@ def _fill_by_inputs(ops: DeviceOps, rows: Ints) -> None:
     _, group, size = np.unique(around["op"][rows], return_inverse=True, return_counts=True)
     rows = rows[(size[group] == 1) & np.isin(ops.op_class[rows], classes)]
     for members in _groups(rows, around["inputs"][rows]):
-        dims, types, strides, _ = host.inputs(int(around["inputs"][members[0]]))
-        found = aten.inputs_only(dims, types, strides)
-        if found is None or found.bytes is None:
+        label, inputs = int(around["label"][members[0]]), int(around["inputs"][members[0]])
+        name = host.names[label]
+        if any(map(_WITH_MORE.search, (name, *{ops.name(row) for row in members.tolist()}))):
             continue
-        ops.bytes[members] = found.bytes
-        ops.cost_source[members] = words["shapes"]
-        name = host.names[int(around["label"][members[0]])]
-        ops.note[members] = words[f"{name}: {found.note}"]
+        dims, types, strides, _ = host.inputs(inputs)
+        found = aten.inputs_only(dims, types, strides)
+        if found is not None and found.bytes is not None:
+            ops.bytes[members] = found.bytes
+            ops.cost_source[members] = words["shapes"]
+            ops.note[members] = words[f"{name}: {found.note}"]
 
 
 @dataclass(slots=True)

@@ -469,7 +469,7 @@ def test_an_unknown_operator_counts_what_an_elementwise_kernel_reads(tmp_path: P
     assert "results and arithmetic are not known" in row[4]
 
 
-@pytest.mark.parametrize("kernel", ["paged_gather_kernel", "fancy_gemm_kernel"])
+@pytest.mark.parametrize("kernel", ["paged_gather_kernel", "fancy_gemm_kernel", "silu_proj_kernel", "head_loss_kernel"])
 def test_an_unknown_operator_may_read_a_part_of_what_it_is_given(tmp_path: Path, kernel: str) -> None:
     args = {"Input Dims": [[7, 11], [11], []], "Input type": ["c10::Half", "float", "Scalar"]}
     [row] = (
