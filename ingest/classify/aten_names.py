@@ -14,7 +14,7 @@ _DATA = "size of the result depends on the data"
 _SIZE = "size of the result is not in the trace"
 _CONTEXTS = "lengths of the contexts are not in the trace"
 REASONS: dict[str, tuple[OpClass, str]] = {
-    **dict.fromkeys(("index", "index_put_", "_index_put_impl_", "_unsafe_index"), (OpClass.EMBEDDING, _INDICES)),
+    **dict.fromkeys(("index", "_unsafe_index"), (OpClass.EMBEDDING, _INDICES)),
     **dict.fromkeys(("masked_select", "nonzero", "masked_scatter_", "repeat_interleave"), (OpClass.EMBEDDING, _DATA)),
     **dict.fromkeys(("_unique2", "_unique", "unique_dim", "unique_consecutive"), (OpClass.SORT, _DATA)),
     **dict.fromkeys(("bincount", "histogram"), (OpClass.REDUCTION, _DATA)),

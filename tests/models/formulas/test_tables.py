@@ -29,3 +29,11 @@ def test_rows_of_8_bits_with_their_scale() -> None:
         )
     )
     assert (up.flops, up.bytes) == (2 * 35, 5 * 15 + 4 * 35)
+
+
+def test_values_put_where_unknown_indices_say() -> None:
+    values, target = t(5, 7, dtype="fp16"), t(100, 7, dtype="fp16")
+    adding = cost(OpSpec(kind="put", tensors=(values, target), params={"adds": True}))
+    assert (adding.flops, adding.bytes) == (35, 2 * 35 + 2 * 35 * 2)
+    unknown = cost(OpSpec(kind="put", tensors=(values, target), params={"adds": None}))
+    assert (unknown.flops, unknown.bytes) == (None, 2 * 35 + 2 * 35)
