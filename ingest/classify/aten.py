@@ -5,7 +5,7 @@ be called once for each distinct tuple of arguments: a trace has few of them.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -15,11 +15,14 @@ from tracegap.ingest.classify.aten_args import Args
 from tracegap.ingest.classify.aten_names import AUTOGRAD, COMMUNICATION, REASONS, VIEWS, WRAPPERS
 from tracegap.ingest.classify.aten_table import Entry, entries
 from tracegap.ingest.classify.kernel import kernel_class
+from tracegap.ingest.classify.table_lookups import plain_name
 from tracegap.models import formulas
 from tracegap.models.errors import BadInput, BadShape
-from tracegap.models.formulas.sizes import UNKNOWN
+from tracegap.models.formulas.sizes import UNKNOWN, join
 from tracegap.models.ops import OpClass, OpSpec
 
+_OF_INDICES = frozenset({OpClass.EMBEDDING, OpClass.SORT})
+_BY_NAME = "element types are not in the trace: those of the kernel's name are taken"
 _OVERLOAD = re.compile(r"\.[A-Za-z_]\w*$")
 
 
@@ -40,13 +43,13 @@ class Described:
 
 def _plain(name: str) -> str:
     """Operator name as the tables have it: no overload, no `aten::`."""
-    return _OVERLOAD.sub("", name.removeprefix("aten::"))
+    return _OVERLOAD.sub("", plain_name(name).removeprefix("aten::"))
 
 
 @lru_cache(1 << 14)
 def is_wrapper(name: str) -> bool:
     """Whether the operator only calls others and counts nothing itself: linear, einsum, autograd nodes."""
-    return _plain(name) in WRAPPERS or AUTOGRAD.search(name) is not None
+    return _plain(name) in WRAPPERS or (AUTOGRAD.search(name) is not None and plain_name(name) == name)
 
 
 @lru_cache(1 << 14)
@@ -64,12 +67,15 @@ def describe(
     *,
     list_dtype: str | None = None,
     causal: bool | None = None,
+    told: Mapping[str, Any] | None = None,
 ) -> Described:
     """Class and cost of one call.
 
     Arguments are Kineto's `Input Dims`, `Input type`, `Input Strides` and `Concrete Inputs`, decoded from JSON; None or
-    empty where the trace has none. What the trace does not have but the name of the kernel tells: `list_dtype`, the
-    element type of tensor lists (`kernel.element_dtype`), and `causal`, the mask of attention (`kernel.causal_mask`).
+    empty where the trace has none. What the arguments do not have but the name of the kernel tells: `list_dtype`, the
+    element type of tensor lists (`kernel.element_dtype`) and of all tensors where the trace has no types, and `causal`,
+    the mask of attention (`kernel.causal_mask`); and what other calls tell: `told`, parameters of the formula
+    (`aten_elsewhere`).
     """
     if name.startswith("triton_"):
         return _triton(name, dims, types, strides, concrete)
@@ -88,15 +94,19 @@ def describe(
         return Described(None, None, None, None, f"no formula for {name}")
     if not dims:
         return Described(entry.op_class, None, None, None, "no shapes in this trace: record_shapes=True")
-    args = Args(dims, types, strides, concrete, list_dtype or UNKNOWN)
-    return _costed(entry.op_class, lambda: _masked(_spec(entry, args, in_place=in_place), causal))
+    alike = bool(list_dtype) and not types and entry.op_class not in _OF_INDICES and entry.kind != "copy"
+    bare_dtype = list_dtype if alike and list_dtype else UNKNOWN
+    args = Args(dims, types, strides, concrete, list_dtype or UNKNOWN, bare_dtype)
+    found = _costed(entry.op_class, lambda: _filled(_spec(entry, args, in_place=in_place), told, causal))
+    return replace(found, note=join(found.note, _BY_NAME)) if alike else found
 
 
-def _masked(spec: OpSpec, causal: bool | None) -> OpSpec:
-    """The operation with the mask that the kernel's name tells, where its arguments do not."""
-    if causal is None or spec.params.get("causal", causal) is not None:
-        return spec
-    return replace(spec, params=spec.params | {"causal": causal})
+def _filled(spec: OpSpec, told: Mapping[str, Any] | None, causal: bool | None) -> OpSpec:
+    """The operation with what other calls and the kernel's name tell, where its arguments do not."""
+    params = {key: value for key, value in (told or {}).items() if spec.params.get(key) is None}
+    if causal is not None and spec.params.get("causal", causal) is None:
+        params["causal"] = causal
+    return replace(spec, params=spec.params | params) if params else spec
 
 
 def _entry(plain: str) -> tuple[Entry | None, bool]:
@@ -128,6 +138,20 @@ def _costed(op_class: OpClass, spec: Callable[[], OpSpec]) -> Described:
     return Described(op_class, cost.dtype, cost.flops, cost.bytes, cost.note)
 
 
+def inputs_only(
+    dims: Sequence[Any] | None, types: Sequence[Any] | None, strides: Sequence[Any] | None
+) -> Described | None:
+    """Cost of an operator without a formula whose kernel works element by element: what it reads, each tensor once.
+
+    None where no tensor is recorded with its type. Its FLOPs and its results are not known.
+    """
+    if not dims or not types:
+        return None
+    args = Args(dims, types, strides, None)
+    found = _costed(OpClass.ELEMENTWISE, lambda: OpSpec(kind="inputs", tensors=args.operands()))
+    return None if found.bytes is None else found
+
+
 def _triton(
     name: str,
     dims: Sequence[Any] | None,
@@ -145,7 +169,7 @@ def _triton(
 
 def _buffers(args: Args, *, is_product: bool) -> OpSpec:
     """All tensors of a compiled kernel; its integers are the extents that it visits."""
-    tensors = tuple(args.tensor(i) for i in range(args.count))
+    tensors = args.operands()
     if is_product:
         return OpSpec(kind="template_product", tensors=tensors)
     values = (args.value(i) for i, t in enumerate(tensors) if t is None)

@@ -30,6 +30,8 @@ class Args:
     concrete: Sequence[Any] | None
     list_dtype: str = UNKNOWN
     """Element dtype of tensor lists, which Kineto does not record."""
+    bare_dtype: str = UNKNOWN
+    """Element dtype of all tensors where the trace has no types at all."""
 
     @property
     def count(self) -> int:
@@ -56,10 +58,14 @@ class Args:
             dtype = DTYPES.get(str(kind), self.list_dtype)
             return tuple(_tensor(n, dtype, s) for n, s in zip(shape, each, strict=True))
         if not self.types:
-            return _tensor(shape, UNKNOWN, strides) if shape else None
+            return _tensor(shape, self.bare_dtype, strides) if shape else None
         if kind not in DTYPES or kind in _VALUE_KINDS or (not shape and kind in _PYTHON_NUMBERS and any(self.dims)):
             return None
         return _tensor(shape, DTYPES[kind], strides, packed=kind in PACKED)
+
+    def operands(self) -> tuple[Operand, ...]:
+        """What `tensor` finds at each position."""
+        return tuple(self.tensor(i) for i in range(self.count))
 
     def tensors(self, position: int) -> tuple[Tensor, ...]:
         """The list of tensors at a position; raises BadShape where the trace has no shapes of it."""

@@ -14,7 +14,7 @@ _DATA = "size of the result depends on the data"
 _SIZE = "size of the result is not in the trace"
 _CONTEXTS = "lengths of the contexts are not in the trace"
 REASONS: dict[str, tuple[OpClass, str]] = {
-    **dict.fromkeys(("index", "index_put_", "_index_put_impl_", "_unsafe_index"), (OpClass.EMBEDDING, _INDICES)),
+    **dict.fromkeys(("index", "_unsafe_index"), (OpClass.EMBEDDING, _INDICES)),
     **dict.fromkeys(("masked_select", "nonzero", "masked_scatter_", "repeat_interleave"), (OpClass.EMBEDDING, _DATA)),
     **dict.fromkeys(("_unique2", "_unique", "unique_dim", "unique_consecutive"), (OpClass.SORT, _DATA)),
     **dict.fromkeys(("bincount", "histogram"), (OpClass.REDUCTION, _DATA)),
@@ -37,15 +37,6 @@ REASONS: dict[str, tuple[OpClass, str]] = {
     **dict.fromkeys(("_ctc_loss", "_cudnn_ctc_loss"), (OpClass.REDUCTION, "lengths of the targets are not in the trace")),
     **dict.fromkeys(
         ("linalg_qr", "_linalg_svd", "_linalg_eigh"), (OpClass.OTHER, "its iterations depend on the library and the data")
-    ),
-    **dict.fromkeys(
-        (
-            "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function",
-            "fbgemm::split_embedding_codegen_lookup_sgd_function",
-            "fbgemm::split_embedding_codegen_lookup_adam_function",
-            "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function_pt2",
-        ),
-        (OpClass.EMBEDDING, "which table, of which width, an index is of is not in the trace"),
     ),
     **dict.fromkeys(
         ("FusedAttnFunc", "FusedAttnFunc_qkvpacked", "FusedAttnFunc_kvpacked"),

@@ -37,7 +37,9 @@ def cost(instruction: Instruction, module: Module) -> Cost:
     opcode = instruction.opcode
     if opcode in FREE:
         return Cost(flops=0, bytes=0)
-    if opcode in ("while", "conditional"):
+    if opcode == "while":
+        return _loop(instruction, module)
+    if opcode == "conditional":
         return Cost(flops=None, bytes=None, note=f"{opcode}: the operations inside are not in the trace")
     if opcode == "custom-call" and (stated := hlo_custom.stated_cost(instruction)) is not None:
         return Cost(flops=stated[0], bytes=stated[1], note="FLOPs and bytes as the kernel's author states them")
@@ -46,6 +48,29 @@ def cost(instruction: Instruction, module: Module) -> Cost:
         return Cost(flops=flops, bytes=_bytes(instruction, module) if flops is not None else None, note=note)
     except (IndexError, ValueError, ZeroDivisionError):
         return Cost(flops=None, bytes=None, note=f"the HLO of {instruction.name} lacks operands or dimensions")
+
+
+def _loop(instruction: Instruction, module: Module) -> Cost:
+    """Condition and body of a loop as often as the compiler says that it runs; its own analysis counts them once."""
+    trips = hlo_custom.config(instruction).get("known_trip_count") or {}
+    count = int(trips["n"]) if isinstance(trips, dict) and str(trips.get("n", "")).isdigit() else None
+    if count is None:
+        return Cost(flops=None, bytes=None, note="while: how often it runs is not in the HLO")
+    inside = [cost(i, module) for i in members(instruction, module)]
+    unknown = next((c for c in inside if c.flops is None or c.bytes is None), None)
+    if unknown is not None or not inside:
+        return Cost(flops=None, bytes=None, note=unknown.note if unknown is not None else "while: its body is missing")
+    return Cost(
+        flops=count * sum(c.flops or 0 for c in inside),
+        bytes=count * sum(c.bytes or 0 for c in inside),
+        note=f"{count} times what its condition and body do",
+    )
+
+
+def call_cost(instruction: Instruction) -> Cost:
+    """FLOPs and bytes of a custom call of which only the text is known: by its target and its shapes."""
+    flops, note = hlo_custom.flops(instruction)
+    return Cost(flops=flops, bytes=_whole_bytes(instruction) if flops is not None else None, note=note)
 
 
 def _flops(instruction: Instruction, module: Module) -> tuple[int | None, str | None]:
@@ -239,6 +264,12 @@ def _bytes(instruction: Instruction, module: Module) -> int:
         return 2 * sum(a.bytes for a in instruction.operands[1])
     if opcode in ("fusion", "call"):
         return _fusion_bytes(instruction, module)
+    return _whole_bytes(instruction, result)
+
+
+def _whole_bytes(instruction: Instruction, result_bytes: int | None = None) -> int:
+    """Every operand once and the result."""
+    result = sum(array.bytes for array in instruction.result) if result_bytes is None else result_bytes
     distinct = dict(zip(instruction.operand_names, instruction.operands, strict=False))
     return sum(a.bytes for arrays in distinct.values() for a in arrays) + result
 

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegap.ingest.classify.hlo_module import Instruction
+from tracegap.ingest.classify.kernel import kernel_class
 from tracegap.models.errors import BadInput
 from tracegap.models.formulas.attention import attention_bwd_flops, attention_fwd_flops
+from tracegap.models.ops import OpClass
 
 Found = tuple[int | None, str | None]
 """FLOPs, and the reason where they are None."""
@@ -96,8 +98,31 @@ def _sort(instruction: Instruction) -> Found:
     return int(array.elements * math.ceil(math.log2(max(along, 1)))), None
 
 
+def _product(instruction: Instruction) -> Found:
+    """2 M N K of a hand-written kernel that is called after a matrix product, where its shapes allow one product only.
+
+    Its result is [M, N], and of its operands two alone can be [M, K] and [N, K] or [K, N]; the others (scales, sizes of
+    groups) are no matrices of these.
+    """
+    unknown = f"hand-written kernel {instruction.name}: the compiler states no cost, and its author none"
+    out = instruction.result[0].dims
+    if kernel_class(instruction.name) is not OpClass.MATMUL or len(instruction.result) != 1 or len(out) != 2:
+        return None, unknown
+    matrices = [o[0].dims for o in instruction.operands if len(o) == 1 and len(o[0].dims) == 2]
+    contracted = {
+        (a[1], i, j)
+        for i, a in enumerate(matrices)
+        for j, b in enumerate(matrices)
+        if i != j and a[0] == out[0] and b in ((out[1], a[1]), (a[1], out[1]))
+    }
+    if len(contracted) != 1:
+        return None, unknown
+    return 2 * out[0] * out[1] * next(iter(contracted))[0], None
+
+
 _TARGETS: tuple[tuple[re.Pattern[str], Callable[[Instruction], Found]], ...] = (
     (re.compile(r"^__cublas\$"), _gemm),
     (re.compile(r"^__cudnn\$fmha"), _attention),
+    (re.compile(r"^tpu_custom_call$|^mosaic_gpu|triton"), _product),
     (re.compile(r"^TopK$|^__cub\$|^__gpu\$TopK"), _sort),
 )

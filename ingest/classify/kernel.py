@@ -6,6 +6,7 @@ CUB (`vectorized_elementwise_kernel`, `reduce_kernel`, ...) from the functor tha
 """
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from tracegap.models.ops import CollectiveKind, OpClass
@@ -220,6 +221,34 @@ def kernel_class(name: str) -> OpClass:
 
 # Math dtype
 
+_ARITHMETIC = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION, OpClass.ATTENTION})
+_AUXILIARY = re.compile(
+    r"splitk_?reduce|reduce_splitk|reduce_?kernel|split_?k_?offsets|computeoffsets|computewgrad\w*offsets|transpose|nchw_?to|nhwc_?to"
+    r"|cnhw|subtensorop|scalepackedtensor|generatewinograd|winograd(?:forward|wgrad)(?:data|filter|output|delta)|im2d?2?col"
+    r"|col2im|im3d2col|flip_?filter|memset|fill|copy|convert|cast|precompute|dot_do_o|combine|postprocess|zero_?out|bias_?grad"
+)
+"""Transforms, workspaces and sums of parts beside the kernel that multiplies."""
+_FAST_CONVOLUTION = re.compile(r"winograd|fft(?:2d)?_|xdlops_wino")
+
+
+@lru_cache(_CACHE)
+def multiplies(name: str) -> bool:
+    """Whether a kernel of a product, convolution or attention does its arithmetic, and is no transform or sum beside it."""
+    return kernel_class(name) in _ARITHMETIC and _AUXILIARY.search(_own_name(name).lower()) is None
+
+
+def flops_by(op_class: OpClass | None, names: Sequence[str], dur: Sequence[int]) -> list[int]:
+    """Weights by which kernels of one operation share its FLOPs: their times, of a product only where they multiply."""
+    does = [multiplies(name) for name in names] if op_class in _ARITHMETIC else []
+    return [max(d, 1) if does_it else 0 for d, does_it in zip(dur, does, strict=True)] if any(does) else list(dur)
+
+
+@lru_cache(_CACHE)
+def is_fast_convolution(name: str) -> bool:
+    """Whether a kernel is part of a convolution by Winograd's or Fourier's transform, with fewer multiplications."""
+    return _FAST_CONVOLUTION.search(_own_name(name).lower()) is not None
+
+
 _TENSILE = re.compile(r"^Cijk_[A-Z][a-z]+_[A-Z][a-z]+_(F8|B8|I8|[BHSDCZ])")
 _TENSILE_DTYPES = {
     "F8": "fp8",
@@ -270,6 +299,7 @@ def kernel_dtype(name: str) -> str | None:
 
 _OPAQUE = re.compile(r"OpaqueType<(?:\(unsigned int\))?(\d+)u?>")
 _OPAQUE_DTYPES = {"1": "uint8", "2": "int16", "4": "int32", "8": "int64", "16": "complex128"}
+_FUNCTOR = re.compile(r"Functor\w*<((?:\w|::)+)")
 _LIST_TYPES = [
     (dtype, re.compile(pattern))
     for dtype, pattern in (
@@ -292,7 +322,9 @@ def element_dtype(name: str) -> str | None:
         return _OPAQUE_DTYPES.get(match.group(1))
     if "multi_tensor_apply" not in name and "CatArray" not in name:
         return None
-    return next((d for d, pattern in _LIST_TYPES if pattern.search(name)), None)
+    functor = _FUNCTOR.search(name)  # further arguments (a learning rate, say) are of other types
+    said = name if functor is None else functor[1]
+    return next((d for d, pattern in _LIST_TYPES if pattern.search(said)), None)
 
 
 _FLASH = re.compile(

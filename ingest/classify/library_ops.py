@@ -31,6 +31,12 @@ _A = OpClass.ATTENTION
 _TOKENS_FIRST = {"layout": "BTNH"}
 
 
+def _tables(args: Args, *positions: int) -> Operand:
+    """The first of some tensors that is not empty: tables lie on the device or in memory that host and device share."""
+    tensors = [t for p in positions if isinstance(t := args.tensor(p), Tensor)]
+    return next((t for t in tensors if t.shape != (0,)), tensors[0] if tensors else None)
+
+
 def _window(left: int) -> dict[str, Param]:
     return {"window": at(left), "window_right": at(left + 1)}
 
@@ -193,6 +199,27 @@ ops(
 )  # fmt: skip
 ops("MambaChunkScanCombinedFn", OpClass.OTHER, "chunked_scan", 0, 1, 2, 3, 4)
 ops("CausalConv1dFn _C::causal_conv1d_fwd", OpClass.CONVOLUTION, "causal_conv1d", 0, 1, 2)
+
+# Tables of embeddings in recommendation models, and what FBGEMM does to rows before and after it sends them
+
+_Q = OpClass.ELEMENTWISE
+_G = OpClass.EMBEDDING
+ops("fbgemm::table_lookup", _G, "table_lookup", lambda a: _tables(a, 1, 2), 11, 12, 14, width=None)
+ops("fbgemm::dense_table_lookup", _G, "table_lookup", 0, 7, 8, 10, width=None)
+ops("fbgemm::table_lookup_backward", _G, "table_lookup_backward", 0, width=None)
+ops("fbgemm::bounds_check_indices", _G, "buffers", 1, 2)
+ops(
+    "fbgemm::asynchronous_complete_cumsum fbgemm::asynchronous_inclusive_cumsum fbgemm::asynchronous_exclusive_cumsum",
+    OpClass.REDUCTION, "elementwise", 0,
+)  # fmt: skip
+ops("fbgemm::FloatToFP8RowwiseQuantized fbgemm::FloatToFused8BitRowwiseQuantized", _Q, "quantized_rows", 0,
+    scale_bytes=8, out_dtype="uint8")  # fmt: skip
+ops("fbgemm::FP8RowwiseQuantizedToFloat fbgemm::Fused8BitRowwiseQuantizedToFloat", _Q, "quantized_rows", 0,
+    scale_bytes=8, out_dtype="fp32")  # fmt: skip
+ops("fbgemm::FloatToHFP8Quantized", _Q, "quantized_rows", 0, out_dtype="uint8")
+ops("fbgemm::HFP8QuantizedToFloat", _Q, "quantized_rows", 0, out_dtype="fp32")
+ops("fbgemm::FloatToBfloat16Quantized", _Q, "elementwise", 0, out_dtype="int16")
+ops("fbgemm::Bfloat16QuantizedToFloat", _Q, "elementwise", 0, out_dtype="fp32")
 
 # Moving data. Recommendation models of FBGEMM permute what they looked up and what they look up.
 

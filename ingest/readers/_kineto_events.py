@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tracegap.ingest.hosttree import pair
 from tracegap.ingest.readers._kineto_columns import NONE, Columns, Ids, Ints, integer, positive_ids, whole_numbers
 from tracegap.ingest.readers._kineto_json import BLOCK_SHIFT, Block
+from tracegap.ingest.readers._kineto_repeats import LaunchShapes
 from tracegap.ingest.readers._kineto_roles import Role, role_of
 from tracegap.ingest.readers._kineto_schema import Args, Event
 from tracegap.ingest.readers._kineto_spool import SPAN, Joined, Spool
@@ -121,13 +122,15 @@ class Collector:
     _kinds: Ids = field(default_factory=Ids)
     _roles: list[Role] = field(default_factory=list)
     _comm_calls: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
+    _launch_shapes: LaunchShapes = field(default_factory=LaunchShapes)
     _words: "_Texts" = field(init=False)
 
     def __post_init__(self) -> None:
         self._words = _Texts(self.texts)
         self._device = Columns(
-            "order", "start", "dur", "name", "role", "device", "stream", "corr", "ext", "bytes", "has_start", "has_dur"
-        )
+            "order", "start", "dur", "name", "role", "device", "stream", "corr", "ext", "bytes", "launch_shape",
+            "has_start", "has_dur",
+        )  # fmt: skip
         self._calls = Columns("order", "start", "dur", "corr", "ext", "thread", "label", "has_start")
         self._samples = Columns("order", "device", "at", "allocated", "reserved", "thread", "address", "bytes")
         self._slices: list[tuple[int, int, bool, Event]] = []
@@ -187,6 +190,7 @@ class Collector:
             corr=positive_ids([a.correlation for a in args]),
             ext=_external_ids(args),
             bytes=whole_numbers([a.bytes for a in args]),
+            launch_shape=np.fromiter((self._launch_shapes.of(a.grid, a.block) for a in args), np.int64, len(args)),
             has_start=part.has_start,
             has_dur=part.has_dur,
         )

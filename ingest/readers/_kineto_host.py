@@ -4,7 +4,7 @@ A window is a stretch of time with all its framework ops whole, so that a long t
 at its end (annotations, modules, Python frames) stands in the next one too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.aten import Described
+from tracegap.ingest.classify.aten_elsewhere import Elsewhere, lacks, tells
 from tracegap.ingest.classify.host import host_kind
 from tracegap.ingest.hosttree import HostTree, nest
 from tracegap.ingest.readers._kineto_columns import NONE, Ids, Ints
@@ -73,10 +74,11 @@ class Names:
         self.has_dims = np.array([not raw.startswith(b"\0\0") for _, raw in self._inputs] + [False], np.bool_)
         """Of each id of inputs: whether it has shapes; one more for NONE."""
         self._decoded: dict[int, list[Any]] = {}
-        self._described: dict[tuple[int, int, str | None, bool | None], Described] = {}
+        self._described: dict[tuple[int, int, int, str | None, bool | None], Described] = {}
         self._standing_of_label = np.full(len(labels), _Standing.UNKNOWN, np.int8)
         self._standing_of_inputs = np.full(len(self._inputs), _Standing.UNKNOWN, np.int8)
         self._shapes: dict[int, str | None] = {NONE: None}
+        self._elsewhere: Elsewhere | None = None
 
     def inputs(self, inputs: int) -> list[Any]:
         """Input Dims, Input type, Input Strides and Concrete Inputs of an id, None where not recorded."""
@@ -86,6 +88,10 @@ class Names:
         raws = [dims or dims_18, *others]
         values = [msgspec.json.decode(raw.decode("utf-8", "replace")) if raw else None for raw in raws]
         return [value if isinstance(value, list) else None for value in values]
+
+    def has_types(self, inputs: int) -> bool:
+        """Whether the tensors of an id have element types: the oldest releases record none."""
+        return bool(self.inputs(inputs)[1])
 
     def inputs_name(self, inputs: int) -> str:
         """Name of the op that has these inputs."""
@@ -100,21 +106,40 @@ class Names:
         return self._shapes[inputs]
 
     def described(
-        self, label: int, inputs: int, list_dtype: str | None = None, *, causal: bool | None = None
+        self, label: int, inputs: int, list_dtype: str | None = None, *, causal: bool | None = None, caller: int = NONE
     ) -> Described:
         """What is known of a framework op, by its name and recorded shapes, and by its kernels' names.
 
         Those tell the element type of its lists of tensors, and the mask of attention where scalars are not recorded.
+        `caller` are the inputs of the op that calls it, which may tell a size that it lacks.
         """
-        key = (label, inputs, list_dtype, causal)
+        caller = caller if caller >= 0 and lacks(self.names[label]) else NONE
+        key = (label, inputs, caller, list_dtype, causal)
         if key not in self._described:
+            given = self.inputs(inputs)
             try:
-                told = aten.describe(self.names[label], *self.inputs(inputs), list_dtype=list_dtype, causal=causal)
+                found = aten.describe(
+                    self.names[label],
+                    *given,
+                    list_dtype=list_dtype,
+                    causal=causal,
+                    told=self._told(label, given[0], caller),
+                )
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 # arguments come from a file: odd ones cost one operator its numbers, not the file its reading
-                told = Described(None, None, None, None, f"arguments that the operator cannot have: {error}")
-            self._described[key] = told
+                found = Described(None, None, None, None, f"arguments that the operator cannot have: {error}")
+            self._described[key] = found
         return self._described[key]
+
+    def _told(self, label: int, dims: list[Any] | None, caller: int) -> Mapping[str, Any]:
+        """What other calls of the file tell of a call."""
+        if not lacks(self.names[label]):
+            return {}
+        if self._elsewhere is None:
+            telling = (i for i, (of, _) in enumerate(self._inputs) if tells(self.names[of]))
+            self._elsewhere = Elsewhere((self.inputs_name(i), self.inputs(i)[0]) for i in telling)
+        by = (self.inputs_name(caller), self.inputs(caller)[0]) if caller >= 0 else None
+        return self._elsewhere.told(self.names[label], dims, by)
 
     def standing(self, label: NDArray[Any], inputs: NDArray[Any]) -> NDArray[np.int8]:
         """Standing of framework ops."""
@@ -147,13 +172,13 @@ class Names:
 
 AROUND = np.dtype(
     [(name, np.int64) for name in ("order", "op", "forward", "comm")]
-    + [(name, np.int32) for name in ("label", "inputs", "path", "tensors")]
+    + [(name, np.int32) for name in ("label", "inputs", "caller", "path", "tensors")]
     + [("has_formula", np.bool_)],
     align=True,
 )
-"""What stands around a span: the event number and label of its framework op, the module path; where a backward pass has
-none the sequence number of its forward op; the event number of a span with collective metadata; the inputs of a
-communication. NONE where there is none."""
+"""What stands around a span: the event number and label of its framework op, and the inputs of the op that calls it; the
+module path, and where a backward pass has none the sequence number of its forward op; the event number of a span with
+collective metadata; the inputs of a communication. NONE where there is none."""
 
 
 @dataclass
@@ -237,6 +262,8 @@ class Window:
         found["order"] = s["order"][rows]
         for name, column in (("op", "order"), ("label", "label"), ("inputs", "inputs")):
             found[name] = np.where(ops >= 0, s[column][ops], NONE)
+        callers = self.nearest(np.where(ops >= 0, self.tree.parent[ops], NONE), self.is_op)
+        found["caller"] = np.where(callers >= 0, s["inputs"][callers], NONE)
         found["has_formula"] = (ops >= 0) & self.has_formula[ops]
         found["path"] = self.paths(rows)
         found["forward"] = NONE
@@ -267,7 +294,11 @@ class Window:
 
     def described(self, row: int) -> Described:
         """What is known of the framework op of a row."""
-        return self.names.described(int(self.spans["label"][row]), int(self.spans["inputs"][row]))
+        caller = NONE
+        if lacks(self.name(row)):
+            above = int(self.nearest(self.tree.parent[[row]], self.is_op)[0])
+            caller = int(self.spans["inputs"][above]) if above >= 0 else NONE
+        return self.names.described(int(self.spans["label"][row]), int(self.spans["inputs"][row]), caller=caller)
 
     def done(self) -> NDArray[Any]:
         """The spans that end here, as `DONE`."""

@@ -1,5 +1,6 @@
 """Rows of `ops` from a Kineto trace: kernels, copies and fills with what launched them; on a CPU, the framework ops."""
 
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,16 +11,30 @@ from numpy.typing import NDArray
 
 from tracegap.ingest.classify import aten
 from tracegap.ingest.classify.aten import Described
-from tracegap.ingest.classify.kernel import causal_mask, element_dtype, is_collective, kernel_class, kernel_dtype
+from tracegap.ingest.classify.aten_elsewhere import lacks
+from tracegap.ingest.classify.kernel import (
+    causal_mask,
+    element_dtype,
+    flops_by,
+    is_collective,
+    is_fast_convolution,
+    kernel_class,
+    kernel_dtype,
+)
 from tracegap.ingest.readers._kineto_columns import NONE, Ids, Ints
 from tracegap.ingest.readers._kineto_host import Names, Window
 from tracegap.ingest.readers._kineto_launches import Launches
+from tracegap.ingest.readers._kineto_repeats import find_repeats
 from tracegap.ingest.readers._kineto_roles import Role
 from tracegap.ingest.trace import OPS
+from tracegap.models.formulas.sizes import join
 from tracegap.models.ops import OpClass
 
 _CPU_BACK_ENDS = ("gloo:", "mpi:", "ucc:")
+REPEATED = "no call explains it: the cost of the equal kernel in an equal sequence of this file"
 COLLECTIVE_NOTE = "communication: its size stands in collectives"
+
+_FEWER = "a transform makes fewer multiplications than the direct convolution that is counted"
 
 Table = dict[str, NDArray[Any]]
 
@@ -162,16 +177,25 @@ def _fill_kernels(ops: DeviceOps, rows: Ints) -> None:
     which = np.full(len(name), NONE, np.int64)
     for i, (_, of_rows) in enumerate(told):
         which[of_rows] = i
+    op = around["op"].copy()
+    repeated = _repeated(ops, rows, [described for described, _ in told], which, op)
     bare = rows[which[rows] < 0]
     _by_key(ops.op_class, bare, name[bare], lambda i: ops.words[str(kernel_class(ops.names[i]))])
     _by_key(ops.dtype, bare, name[bare], lambda i: ops.words[kernel_dtype(ops.names[i])])
     _why_unknown(ops, bare)
+    _fill_by_inputs(ops, bare)
     known = rows[which[rows] >= 0]
     for described, of_rows in told:
         ops.op_class[of_rows] = ops.words[str(described.op_class)]
         ops.note[of_rows] = ops.words[described.note]
         if described.flops is not None or described.bytes is not None:
             ops.cost_source[of_rows] = ops.words["shapes"]
+    for described_at in np.unique(which[repeated]).tolist():
+        described, of_rows = told[described_at][0], repeated[which[repeated] == described_at]
+        ops.op_class[of_rows] = ops.words[str(described.op_class)]
+        ops.note[of_rows] = ops.words[join(described.note, REPEATED)]
+        ops.cost_source[of_rows] = ops.words["shapes"]
+    _note_transforms(ops, known[ops.op_class[known] == ops.words[str(OpClass.CONVOLUTION)]], op)
 
     def dtype(key: int) -> int:
         described, by_name = told[key >> 32][0], kernel_dtype(ops.names[key & 0xFFFFFFFF])
@@ -179,18 +203,58 @@ def _fill_kernels(ops: DeviceOps, rows: Ints) -> None:
         return ops.words[by_name if described.dtype is None or tf32 else described.dtype]
 
     _by_key(ops.dtype, known, which[known] << 32 | name[known], dtype)
-    _, first, group, size = np.unique(around["op"][known], return_index=True, return_inverse=True, return_counts=True)
-    del first
+    _, group, size = np.unique(op[known], return_inverse=True, return_counts=True)
     alone = size[group] == 1
     for column, number in ((ops.flops, "flops"), (ops.bytes, "bytes")):
         totals = [getattr(described, number) for described, _ in told]
         table = np.array([NONE if total is None else total for total in totals] or [NONE], np.int64)
         column[known[alone]] = table[which[known[alone]]]
-        shared = known[~alone]
-        for members in _groups(shared, around["op"][shared]):
-            total = totals[which[members[0]]]
-            if total is not None:
-                column[members] = split_exactly(total, ops.device["dur"][members].tolist())
+    for members in _groups(known[~alone], op[known[~alone]]):
+        _share(ops, members, told[which[members[0]]][0])
+
+
+def _note_transforms(ops: DeviceOps, rows: Ints, op: Ints) -> None:
+    """Says of convolutions of which a kernel transforms for Winograd's or Fourier's method that they may beat their bound."""
+    used, inverse = np.unique(ops.device["name"][rows], return_inverse=True)
+    fast = np.array([is_fast_convolution(ops.names[i]) for i in used.tolist()] or [False], np.bool_)[inverse]
+    rows = rows[np.isin(op[rows], op[rows[fast]])] if len(rows) else rows
+    notes = list(ops.words)
+    _by_key(ops.note, rows, ops.note[rows].astype(np.int64), lambda i: ops.words[join(notes[i], _FEWER)])
+
+
+def _share(ops: DeviceOps, members: Ints, described: Described) -> None:
+    """Splits the cost of an operator over its kernels by time; FLOPs of products over those that multiply."""
+    weights = ops.device["dur"][members].tolist()
+    if described.bytes is not None:
+        ops.bytes[members] = split_exactly(described.bytes, weights)
+    if described.flops is not None:
+        names = [ops.name(row) for row in members.tolist()]
+        ops.flops[members] = split_exactly(described.flops, flops_by(described.op_class, names, weights))
+
+
+def _repeated(ops: DeviceOps, rows: Ints, told: list[Described], which: Ints, op: Ints) -> Ints:
+    """Kernels that no call explains and others do, as `find_repeats`: gives them their `which` and an `op` of their own.
+
+    ROCm records the grid of a kernel with its launch: names must do for kernels without.
+    """
+    costs: dict[tuple[Any, ...], int] = {}
+    number = [costs.setdefault((d.flops, d.bytes, d.dtype, d.op_class), len(costs)) for d in told]
+    valued = np.array([d.flops is not None or d.bytes is not None for d in told] or [False], np.bool_)
+    known = (which[rows] >= 0) & valued[which[rows]]
+    unexplained = ops.around["label"][rows] < 0
+    device = ops.device
+    lanes = device["device"][rows].astype(np.int64) << 32 | device["stream"][rows]
+    name, shape = device["name"][rows].astype(np.int64), device["launch_shape"][rows]
+    mine = []
+    for kernel, wanted, places in ((name * 1_000_003 + shape, shape != 0, 1), (name, shape == 0, 2)):
+        found = find_repeats(
+            lanes, kernel, device["start"][rows], op[rows], np.array(number or [NONE])[which[rows]],
+            known=known, wanted=unexplained & wanted, places=places,
+        )  # fmt: skip
+        mine.append(rows[found.row])
+        which[mine[-1]] = which[rows[found.of]]
+        op[mine[-1]] = op.min(initial=NONE) - 1 - found.group
+    return np.concatenate(mine)
 
 
 def _described(ops: DeviceOps, rows: Ints) -> Iterator[tuple[Described, Ints]]:
@@ -198,21 +262,35 @@ def _described(ops: DeviceOps, rows: Ints) -> Iterator[tuple[Described, Ints]]:
     around, host = ops.around, ops.host
     rows = rows[around["has_formula"][rows]]
     pair = around["label"][rows].astype(np.int64) << 32 | (around["inputs"][rows] + 1)
-    for members in _groups(rows, pair):
-        label, inputs = int(around["label"][members[0]]), int(around["inputs"][members[0]])
-        described = host.described(label, inputs)
+    alike = (part for group in _groups(rows, pair) for part in _by_caller(ops, group))
+    for members in alike:
+        label, inputs, caller = (int(around[column][members[0]]) for column in ("label", "inputs", "caller"))
+        described = host.described(label, inputs, caller=caller)
         if described.op_class is OpClass.COLLECTIVE:  # a kernel that prepares a communication
             continue
         if described.flops is not None and described.bytes is not None:
             yield described, members
             continue
         by_names: dict[tuple[Any, Any], list[Ints]] = {}
+        told_dtype = element_dtype if host.has_types(inputs) else _plain_dtype
         for kernels in _groups(members, around["op"][members]):
             names = [ops.names[i] for i in set(ops.device["name"][kernels].tolist())]
-            key = _agreed(map(element_dtype, names)), _agreed(map(causal_mask, names))
+            key = _agreed(map(told_dtype, names)), _agreed(map(causal_mask, names))
             by_names.setdefault(key, []).append(kernels)
         for (list_dtype, causal), kernel_groups in by_names.items():
-            yield host.described(label, inputs, list_dtype, causal=causal), np.concatenate(kernel_groups)
+            yield host.described(label, inputs, list_dtype, causal=causal, caller=caller), np.concatenate(kernel_groups)
+
+
+def _by_caller(ops: DeviceOps, rows: Ints) -> list[Ints]:
+    """Rows of one op with one kind of inputs, apart by what calls it where that may tell what the op does not."""
+    lacking = lacks(ops.host.names[int(ops.around["label"][rows[0]])])
+    return _groups(rows, ops.around["caller"][rows]) if lacking else [rows]
+
+
+def _plain_dtype(name: str) -> str | None:
+    """Dtype of what a kernel reads and writes by its name: that of its math, which for TF32 is narrower."""
+    dtype = element_dtype(name) or kernel_dtype(name)
+    return "fp32" if dtype == "tf32" else dtype
 
 
 def _groups(rows: Ints, keys: NDArray[Any]) -> list[Ints]:
@@ -251,6 +329,34 @@ def _why_unknown(ops: DeviceOps, rows: Ints) -> None:
     ops.note[rows[~launched]] = words["its launch is not in the file"]
     inside = label >= 0
     _by_key(ops.note, rows[inside], label[inside], lambda i: words[f"no formula for {host.names[i]}"])
+
+
+_BY_ELEMENT = (OpClass.ELEMENTWISE, OpClass.NORMALIZATION)
+_WITH_MORE = re.compile(
+    r"linear|proj|mlp|ffn|expert|moe|att|conv|gemm|matmul|mm(?![a-z])|cache|gather|loss|head", re.IGNORECASE
+)
+"""In the name of an operator or kernel: it may multiply, or read only a part of what it is given."""
+
+
+def _fill_by_inputs(ops: DeviceOps, rows: Ints) -> None:
+    """Bytes of operators without a formula that one kernel runs which by its name reads all that it is given."""
+    around, words, host = ops.around, ops.words, ops.host
+    classes = [words[str(c)] for c in _BY_ELEMENT]
+    wrapper = np.array([aten.is_wrapper(name) for name in host.names] + [True], np.bool_)
+    rows = rows[(around["inputs"][rows] >= 0) & ~wrapper[around["label"][rows]]]
+    _, group, size = np.unique(around["op"][rows], return_inverse=True, return_counts=True)
+    rows = rows[(size[group] == 1) & np.isin(ops.op_class[rows], classes)]
+    for members in _groups(rows, around["inputs"][rows]):
+        label, inputs = int(around["label"][members[0]]), int(around["inputs"][members[0]])
+        name = host.names[label]
+        if any(map(_WITH_MORE.search, (name, *{ops.name(row) for row in members.tolist()}))):
+            continue
+        dims, types, strides, _ = host.inputs(inputs)
+        found = aten.inputs_only(dims, types, strides)
+        if found is not None and found.bytes is not None:
+            ops.bytes[members] = found.bytes
+            ops.cost_source[members] = words["shapes"]
+            ops.note[members] = words[f"{name}: {found.note}"]
 
 
 @dataclass(slots=True)

@@ -17,6 +17,8 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     external_id: Any = msgspec.field(default=None, name="External id")
     external_id_18: Any = msgspec.field(default=None, name="external id")
     bytes: Any = None
+    grid: Any = None
+    block: Any = None
     size: Any = None  # of a copy's runtime call (ROCm)
     input_dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
     input_dims_18: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input dims")

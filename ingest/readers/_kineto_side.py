@@ -135,7 +135,7 @@ def _join_by_ext(host: HostSide) -> None:
         here = ~window.spans["old"] & np.isin(window.spans["order"], orders)
         parts.append(window.around(np.flatnonzero(here), orders[:0], nothing))
     told = _by_order(np.concatenate(parts), ops["order"][at])
-    for name in ("op", "label", "inputs", "has_formula"):
+    for name in ("op", "label", "inputs", "caller", "has_formula"):
         around[name][rows[fits]] = told[name][fits]
     bare = fits & ~launched
     for name in ("path", "forward"):

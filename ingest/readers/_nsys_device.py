@@ -11,7 +11,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracegap.ingest.classify import aten
-from tracegap.ingest.classify.kernel import causal_mask, element_dtype, is_collective, kernel_class, kernel_dtype
+from tracegap.ingest.classify.kernel import (
+    causal_mask,
+    element_dtype,
+    flops_by,
+    is_collective,
+    kernel_class,
+    kernel_dtype,
+)
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers._nsys_export import Export
 from tracegap.ingest.readers._nsys_host import KEY, Host, coded, recoded
@@ -342,7 +349,7 @@ class Launched:
             paths.gather(self.around.module[wanted]).alias("module"),
         )
         ops = pl.concat([ops, forms[of_form[KEY]]], how="horizontal")
-        ops = _with_parts(ops, "known_flops", "known_bytes")
+        ops = _with_parts(ops)
         ops = ops.with_columns(pl.col("known_flops").alias("flops"), pl.coalesce("known_bytes", "bytes").alias("bytes"))
         return ops.select(*OPS)
 
@@ -395,19 +402,24 @@ def _texts(of_key: pl.Series, key: NDArray[np.uint32], rows: NDArray[np.int64]) 
     return of_key.cast(pl.Categorical(pl.Categories.random())).gather(keys.set(pl.Series(rows < 0), None))
 
 
-def _with_parts(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    """Splits an operator's totals over the kernels that it launched, by their durations; the parts add up exactly."""
-    several = frame.select("described", "op_row", "op_id", "dur_ns", *columns).filter("described")
+def _with_parts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Splits an operator's totals over the kernels that it launched; the parts add up exactly.
+
+    Bytes by their durations, FLOPs as `flops_by`.
+    """
+    columns = ("known_flops", "known_bytes")
+    several = frame.select("described", "op_row", "op_id", "dur_ns", "op_class", "name", *columns).filter("described")
     several = several.filter(pl.len().over("op_row") > 1)
     if not len(several):
         return frame
     parts: dict[str, list[Any]] = {"op_id": [], **{c: [] for c in columns}}
     for group in several.partition_by("op_row", maintain_order=True):
-        weights = group["dur_ns"].to_list()
-        weights = weights if any(weights) else [1] * len(weights)
-        upto = [0, *accumulate(weights)]
+        by_time = group["dur_ns"].to_list()
+        by_time = by_time if any(by_time) else [1] * len(by_time)
+        multiplying = flops_by(OpClass(group["op_class"][0]), group["name"].to_list(), by_time)
         parts["op_id"] += group["op_id"].to_list()
-        for column in columns:
+        for column, weights in zip(columns, (multiplying, by_time), strict=True):
+            upto = [0, *accumulate(weights)]
             total = group[column][0]
             cuts = [None if total is None else total * w // upto[-1] for w in upto]
             parts[column] += [None if b is None else b - a for a, b in pairwise(cuts)]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tracegap.ingest.classify import hlo
+from tracegap.ingest.classify import hlo, hlo_cost
 from tracegap.ingest.classify.hlo_cost import Cost
-from tracegap.ingest.classify.hlo_module import Instruction, parse_text
+from tracegap.ingest.classify.hlo_module import Instruction, Module, parse_text
 from tracegap.ingest.protobuf import DecodeError, messages
 from tracegap.ingest.readers._xplane import MISSING, EventKind, Ints, Line, Plane, Value
 from tracegap.ingest.readers._xspace_host import Launch
@@ -257,30 +257,61 @@ def _op(kind: EventKind, instruction: Instruction, programs: Programs) -> Op:
     op_class = inside if inside is not OpClass.OTHER else stated or OpClass.OTHER
     if hlo.is_half(known.opcode) and op_class is not OpClass.COLLECTIVE:
         op_class = OpClass.COLLECTIVE if hlo.collective(known, module).kind is not None else OpClass.COPY
-    cost = stated_cost(stats, known.opcode, op_class)
+    cost, source = stated_cost(stats, known.opcode, op_class), "trace"
+    if cost.flops is None and cost.bytes is None:
+        cost, source = _unstated_cost(cost, known, module if member is not None else None, op_class), "hlo"
     communicates = op_class is OpClass.COLLECTIVE
     return Op(
         name=kind.display_name or instruction.name,
         op_class=op_class,
         framework_op=framework_op or None,
         module=hlo.module_path(framework_op) if framework_op else None,
-        dtype=hlo.math_dtype(known, module),
+        dtype=_math_dtype(known, module, source),
         shapes=shapes_of(known),
         flops=cost.flops,
         bytes=cost.bytes,
-        cost_source="none" if cost.flops is None and cost.bytes is None else "trace",
+        cost_source="none" if cost.flops is None and cost.bytes is None else source,
         cost_note=cost.note,
         collective=hlo.collective(known, module) if communicates else None,
         site=site_of(module.name if module is not None else "", program, known) if communicates else None,
     )
 
 
+_CONTEXTS = "lengths of the contexts and the mask are not in the trace (Pallas: `cost_estimate`)"
+
+
+def _unstated_cost(stated: Cost, known: Instruction, module: Module | None, op_class: OpClass) -> Cost:
+    """Cost of an operation of which the compiler states none: from its HLO; of a custom call also from its text."""
+    if known.opcode == "custom-call":
+        found = hlo_cost.cost(known, module) if module is not None else hlo_cost.call_cost(known)
+    elif module is not None:
+        found = hlo_cost.cost(known, module)
+    else:
+        return stated
+    if found.flops is not None or found.bytes is not None:
+        return found
+    reasons = (stated.note, _CONTEXTS if op_class is OpClass.ATTENTION else found.note)
+    return replace(stated, note="; ".join(dict.fromkeys(filter(None, reasons))))
+
+
+def _math_dtype(known: Instruction, module: Module | None, source: str) -> str | None:
+    """Element type of the arithmetic; a hand-written product of two types may be done in either: None."""
+    if source == "hlo" and known.opcode == "custom-call":
+        types = {operand[0].dtype for operand in known.operands if operand and len(operand[0].dims) == 2}
+        if len(types) > 1:
+            return None
+    return hlo.math_dtype(known, module)
+
+
 def stated_cost(stats: Mapping[str, Value], opcode: str, op_class: OpClass) -> Cost:
     """Cost that a TPU plane states for one execution.
 
     FLOPs are those of the model where they are given (the others count padding); bytes are those of the HBM where the
-    memories are told apart. No FLOPs and no bytes at all means that the compiler does not know, except of copies.
+    memories are told apart. Of a loop, which is here only where the operations inside it are not recorded, they are those of
+    one iteration: unknown. No FLOPs and no bytes at all means that the compiler does not know, except of copies.
     """
+    if opcode == "while":
+        return Cost(flops=None, bytes=None, note="while: the compiler states one iteration")
     flops = number(stats.get("model_flops", stats.get("flops")))
     moved = number(stats.get("bytes_accessed"))
     if not flops and not moved and op_class not in (OpClass.COPY, OpClass.COLLECTIVE) and opcode not in hlo.FREE:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tracegap.ingest.classify import hlo
 from tracegap.ingest.classify.hlo_cost import Cost, cost
 from tracegap.ingest.classify.hlo_module import Instruction
-from tracegap.ingest.classify.kernel import collective_kind, is_collective, kernel_class, kernel_dtype
+from tracegap.ingest.classify.kernel import collective_kind, flops_by, is_collective, kernel_class, kernel_dtype
 from tracegap.ingest.readers._xplane import MISSING, Ints, Line, Plane
 from tracegap.ingest.readers._xspace_host import Launch, thread_name, to_ns
 from tracegap.ingest.readers._xspace_ops import Batch, Context, Executions, Op, Programs, holds_next, shapes_of, site_of
@@ -169,7 +169,7 @@ def _hlo_op(name: str, program: int | None, programs: Programs) -> tuple[Op, str
 
 
 def _shared_costs(ops: list[Op], code: Ints, line: Line, start: Ints) -> tuple[list[int | None], list[int | None]]:
-    """FLOPs and bytes of each kernel, where several kernels carry out one HLO operation: each its part by duration.
+    """FLOPs and bytes of each kernel, where several carry out one HLO operation: bytes by duration, FLOPs as `flops_by`.
 
     One execution of an operation is a row of neighbours on the stream that name it; it is over where another operation
     is named or its first kernel comes again. The notes in `ops` then say that the cost is shared.
@@ -187,8 +187,10 @@ def _shared_costs(ops: list[Op], code: Ints, line: Line, start: Ints) -> tuple[l
             continue
         if len(group) > 1:
             weights = line.duration_ps[group].tolist()
-            for column in (flops, moved):
-                for member, part in zip(group, split(column[group[0]], weights), strict=True):
+            first = ops[code[group[0]]]
+            multiplying = flops_by(first.op_class, [ops[code[member]].name for member in group], weights)
+            for column, by in ((flops, multiplying), (moved, weights)):
+                for member, part in zip(group, split(column[group[0]], by), strict=True):
                     column[member] = part
             for c in {int(code[member]) for member in group if ops[code[member]].cost_note is None}:
                 ops[c] = replace(

@@ -106,7 +106,7 @@ def convolution(spec: OpSpec) -> Cost:
     """A convolution of any number of dimensions.
 
     Tensors: input, weights, bias, others read. Params: `stride` (None = not known: then the result's size and the FLOPs
-    are not), `padding`, `dilation`, `transposed`, `output_padding`, `groups`.
+    are not, unless `out_shape` is), `padding`, `dilation`, `transposed`, `output_padding`, `groups`.
     """
     x, w = tensor(spec, 0), tensor(spec, 1)
     dims = len(w.shape) - 2
@@ -115,6 +115,9 @@ def convolution(spec: OpSpec) -> Cost:
     p = spec.params
     transposed = bool(p.get("transposed"))
     taps = prod(w.shape[1:])
+    if p.get("stride") is None and p.get("out_shape"):
+        out = prod(p["out_shape"])
+        return _forward(spec, 2 * (elements(x) if transposed else out) * taps, out)
     if p.get("stride") is None:
         flops = 2 * elements(x) * taps if transposed else None
         return Cost(flops=flops, bytes=None, dtype=math_dtype(x, w), note="stride and padding are not in the trace")
@@ -133,7 +136,11 @@ def convolution(spec: OpSpec) -> Cost:
     if channels_in != x.shape[1] or min(space) < 0:
         raise BadShape(f"{spec.kind}: input {x.shape}, weights {w.shape}, groups {groups}")
     out = x.shape[0] * channels * prod(space)
-    flops = 2 * (elements(x) if transposed else out) * taps
+    return _forward(spec, 2 * (elements(x) if transposed else out) * taps, out)
+
+
+def _forward(spec: OpSpec, flops: int, out: int) -> Cost:
+    x, w = tensor(spec, 0), tensor(spec, 1)
     moved = total(nbytes(*spec.tensors), bytes_of(out, x.dtype))
     return Cost(flops=flops, bytes=moved, dtype=math_dtype(x, w), note=unknown_dtype_note(x, w))
 

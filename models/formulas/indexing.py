@@ -5,7 +5,16 @@ from math import ceil, log2, prod
 from tracegap.models.cost import Cost
 from tracegap.models.errors import BadShape
 from tracegap.models.formulas import formula
-from tracegap.models.formulas.sizes import bytes_of, elements, math_dtype, nbytes, tensor, total, unknown_dtype_note
+from tracegap.models.formulas.sizes import (
+    bytes_of,
+    elements,
+    join,
+    math_dtype,
+    nbytes,
+    tensor,
+    total,
+    unknown_dtype_note,
+)
 from tracegap.models.ops import OpSpec
 
 
@@ -103,3 +112,19 @@ def search(spec: OpSpec) -> Cost:
     moved = total(nbytes(values, boundaries), bytes_of(n, str(spec.params["out_dtype"])))
     note = unknown_dtype_note(values, boundaries)
     return Cost(flops=n * ceil(log2(length + 1)), bytes=moved, dtype=math_dtype(values), note=note)
+
+
+@formula("put")
+def put(spec: OpSpec) -> Cost:
+    """Writes values where indices say that are not known themselves: each value read once, and written once.
+
+    Tensors: values, target (for its dtype). Params: `adds` (the target is read and added to; None = not known: FLOPs are
+    not). A number or values that are spread out tell no size.
+    """
+    values, target = tensor(spec, 0), tensor(spec, 1)
+    n, adds = elements(values), spec.params.get("adds")
+    if not values.shape:
+        raise BadShape(f"{spec.kind}: a single value, of which the indices tell how often it is written")
+    moved = total(nbytes(values), bytes_of(2 * n if adds else n, target.dtype))
+    note = join("index tensors are not in the trace, and not counted", unknown_dtype_note(values, target))
+    return Cost(flops=None if adds is None else n if adds else 0, bytes=moved, dtype=math_dtype(values), note=note)

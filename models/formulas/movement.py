@@ -10,6 +10,7 @@ from tracegap.models.formulas.sizes import (
     bytes_of,
     elements,
     flat,
+    join,
     math_dtype,
     nbytes,
     stored_elements,
@@ -102,6 +103,15 @@ def buffers(spec: OpSpec) -> Cost:
         return Cost(flops=None, bytes=None, note="no buffers in the trace")
     note = "arithmetic of a compiled kernel is not in the trace; each buffer counts once"
     return Cost(flops=None, bytes=total(*(moved(o) for o in spec.tensors)), note=note)
+
+
+@formula("inputs")
+def inputs(spec: OpSpec) -> Cost:
+    """A kernel of which only the inputs are known, each read once; its results and its arithmetic are not."""
+    if not flat(spec.tensors):
+        raise BadShape(f"{spec.kind}: no tensors")
+    note = "no formula: its inputs count once, results and arithmetic are not known"
+    return Cost(flops=None, bytes=nbytes(*spec.tensors), note=join(note, unknown_dtype_note(*spec.tensors)))
 
 
 @formula("pad")

@@ -14,6 +14,7 @@ from tracegap.models.formulas.sizes import (
     bytes_of,
     elements,
     flat,
+    join,
     math_dtype,
     nbytes,
     tensor,
@@ -37,13 +38,15 @@ def _reduced_sizes(x: Tensor, dims: Any) -> list[int]:
 def reduction(spec: OpSpec) -> Cost:
     """Many elements to one: (in - out) FLOPs, or `flops_per_element` for each input element.
 
-    Tensors: x. Params: `dims` (a number or a list; None = all; "unknown" = not known), `flops_per_element`,
+    Tensors: x. Params: `dims` (a number or a list; None = all; "unknown" = not known: FLOPs are
+    not, and what the result takes is left out), `flops_per_element`,
     `out_dtype` (default that of x), `outputs` (results, default 1), `index` (an 8-byte index with each result).
     """
     x = tensor(spec, 0)
     p = spec.params
     if p.get("dims") == "unknown":
-        return Cost(flops=None, bytes=None, dtype=math_dtype(x), note="reduced dimensions are not in the trace")
+        note = "reduced dimensions are not in the trace: only what is read counts"
+        return Cost(flops=None, bytes=nbytes(x), dtype=math_dtype(x), note=join(note, unknown_dtype_note(x)))
     n = elements(x)
     out = n // max(prod(_reduced_sizes(x, p.get("dims"))), 1)
     each = p.get("flops_per_element")
@@ -93,7 +96,7 @@ def pooling(spec: OpSpec) -> Cost:
 
     Tensors: x. Params: `dims` (spatial ones), `kernel`, `stride` (empty = the kernel), `padding`, `dilation`,
     `ceil_mode`, `index` (an 8-byte index goes with each result); or `out_size` for adaptive pooling, whose windows
-    cover the input once. Kernel and size None = not known.
+    cover the input once. Kernel and size None = not known; `out_shape` of the result then tells the bytes.
     """
     x = tensor(spec, 0)
     p = spec.params
@@ -110,10 +113,13 @@ def pooling(spec: OpSpec) -> Cost:
         each = zip(x.shape[-dims:], kernel, strides, paddings, dilations, strict=True)
         made = planes * prod(_positions(*sizes, ceil_mode=bool(p.get("ceil_mode"))) for sizes in each)
         taps = made * prod(kernel)
+    elif p.get("out_shape"):
+        made, taps = prod(p["out_shape"]), None
     else:
         return Cost(flops=None, bytes=None, dtype=math_dtype(x), note="window sizes are not in the trace")
+    note = "window sizes are not in the trace" if taps is None else None
     moved = total(nbytes(x), bytes_of(made, x.dtype), 8 * made if p.get("index") else 0)
-    return Cost(flops=taps, bytes=moved, dtype=math_dtype(x), note=unknown_dtype_note(x))
+    return Cost(flops=taps, bytes=moved, dtype=math_dtype(x), note=join(note, unknown_dtype_note(x)))
 
 
 def _positions(size: int, kernel: int, stride: int, padding: int, dilation: int, *, ceil_mode: bool) -> int:

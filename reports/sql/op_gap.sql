@@ -52,7 +52,9 @@ timed as (
         predicted_ns as t_comm_ns,
         -- Kernels that memory bounds by nature: a compiler's tell their buffers and not their arithmetic. What they move is a
         -- lower bound; their FLOPs stay unknown and add nothing to useful math.
-        flops is null and op_class in ('elementwise', 'reduction', 'normalization', 'softmax', 'data_movement') as by_memory_alone
+        flops is null and op_class in (
+            'elementwise', 'reduction', 'normalization', 'softmax', 'data_movement', 'embedding', 'sort'
+        ) as by_memory_alone
     from priced
 ),
 bounded as (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracegap.ingest.classify import hlo
-from tracegap.ingest.classify.hlo_cost import cost
+from tracegap.ingest.classify.hlo_cost import call_cost, cost
 from tracegap.ingest.classify.hlo_module import PROTO, Array, Module, iota_groups, parse_text
 from tracegap.models.ops import CollectiveKind, OpClass
 
@@ -522,3 +522,32 @@ def test_bytes_of_types():
     assert {
         kind: Array(kind, (8,)).bytes for kind in bits
     } == bits  # of eight elements, so as many bytes as bits of one
+
+
+# ---------------------------------------------------------------------------------------------- hand-written kernels
+
+_KERNEL = (
+    "%{name} = bf16[1024,25600]{{1,0}} custom-call(bf16[1024,5120]{{1,0}} %x, {weights} %w, f32[10,1,25600]{{2,1,0}} %s), "
+    'custom_call_target="tpu_custom_call"'
+)
+
+
+def test_a_hand_written_product_is_told_by_its_shapes():
+    text = _KERNEL.format(name="quantized_matmul_kernel_512_6400_1024.64", weights="f4e2m1fn[25600,5120]{1,0}")
+    found = call_cost(parse_text(text))
+    assert found.flops == 2 * 1024 * 25600 * 5120
+    assert found.bytes == 2 * 1024 * 5120 + 25600 * 5120 // 2 + 4 * 10 * 25600 + 2 * 1024 * 25600
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("my_attention.1", "bf16[25600,5120]{1,0}"),  # called after something else
+        ("matmul_kernel.1", "bf16[25600,5121]{1,0}"),  # no operand fits
+        ("matmul_kernel.1", "bf16[4,25600,5120]{2,1,0}"),  # groups: how many rows each has is not known
+    ],
+)
+def test_what_may_be_another_operation_is_unknown(name, weights):
+    found = call_cost(parse_text(_KERNEL.format(name=name, weights=weights)))
+    assert (found.flops, found.bytes) == (None, None)
+    assert "author" in found.note

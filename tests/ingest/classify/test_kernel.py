@@ -208,3 +208,13 @@ def test_math_dtypes(name: str, dtype: str | None) -> None:
 )
 def test_elements_of_lists(name: str, dtype: str | None) -> None:
     assert element_dtype(name) == dtype
+
+
+def test_a_fused_optimizer_has_the_elements_of_its_functor_and_not_those_of_its_settings() -> None:
+    name = (
+        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
+        "FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<{}, 4, "
+        "(at::native::ADAM_MODE)1, false>, float const*, double, double, double, double, double, bool, float*, float*>"
+    )
+    assert element_dtype(name.format("float")) == "fp32"
+    assert element_dtype(name.format("c10::BFloat16")) == "bf16"

@@ -116,7 +116,7 @@ def test_the_innermost_op_with_a_formula_is_charged_once(tmp_path: Path) -> None
     assert ops["framework_op"].to_list() == ["aten::mm", "aten::mm"]
     assert ops["op_class"].to_list() == ["matmul", "matmul"]
     assert ops["dtype"].to_list() == ["bf16", "bf16"]
-    assert ops["flops"].to_list() == [MM_FLOPS * 3 // 4, MM_FLOPS // 4]
+    assert ops["flops"].to_list() == [MM_FLOPS, 0]
     assert (ops["flops"].sum(), ops["bytes"].sum()) == (MM_FLOPS, MM_BYTES)
     assert ops["shapes"].to_list() == ["[[64,32],[32,16]]"] * 2
     assert ops["cost_source"].unique().to_list() == ["shapes"]
@@ -454,3 +454,42 @@ def test_odd_arguments_cost_one_operator_its_numbers(tmp_path: Path) -> None:
     trace = read(tmp_path, [*events, op("aten::mm", 900, 9, **MM), launch(901, 99), work(905, 2, 99)])
     assert trace.ops["flops"].to_list()[-1] == MM_FLOPS
     assert trace.ops["framework_op"].to_list() == [name for name in names for _ in odd] + ["aten::mm"]
+
+
+# --- operators without a formula, and kernels of one operator -----------------------------------------------------
+
+
+def test_an_unknown_operator_counts_what_an_elementwise_kernel_reads(tmp_path: Path) -> None:
+    args = {"Input Dims": [[7, 11], [11], []], "Input type": ["c10::Half", "float", "Scalar"]}
+    events = [op("mylib::fancy_silu", 0, 100, **args), launch(10, 5), work(50, 10, 5, "fancy_silu_kernel")]
+    [row] = read(tmp_path, events).ops.select("op_class", "flops", "bytes", "cost_source", "cost_note").rows()
+    assert row[:4] == ("elementwise", None, 2 * 77 + 4 * 11, "shapes")
+    assert "results and arithmetic are not known" in row[4]
+
+
+@pytest.mark.parametrize("kernel", ["paged_gather_kernel", "fancy_gemm_kernel", "silu_proj_kernel", "head_loss_kernel"])
+def test_an_unknown_operator_may_read_a_part_of_what_it_is_given(tmp_path: Path, kernel: str) -> None:
+    args = {"Input Dims": [[7, 11], [11], []], "Input type": ["c10::Half", "float", "Scalar"]}
+    [row] = (
+        read(tmp_path, [op("mylib::fancy", 0, 100, **args), launch(10, 5), work(50, 10, 5, kernel)])
+        .ops.select("bytes", "cost_source", "cost_note")
+        .rows()
+    )
+    assert row == (None, "none", "no formula for mylib::fancy")
+
+
+def test_a_convolution_by_winograd_says_that_it_multiplies_less(tmp_path: Path) -> None:
+    args = {
+        "Input Dims": [[2, 8, 6, 6], [4, 8, 3, 3], [], [], [], []],
+        "Input type": ["float", "float", "", "", "", ""],
+        "Concrete Inputs": ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"],
+    }
+    events = [
+        op("aten::cudnn_convolution", 0, 100, **args), launch(10, 5), launch(20, 6),
+        work(50, 30, 5, "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(Params)"),
+        work(80, 10, 6, "volta_sgemm_128x64_nn"),
+    ]  # fmt: skip
+    ops = read(tmp_path, events).ops
+    # 2 x 2 images x 4 channels x 36 positions x 8 x 9 taps, all by the product
+    assert ops["flops"].to_list() == [0, 41_472]
+    assert all("fewer multiplications" in note for note in ops["cost_note"])

@@ -405,7 +405,7 @@ def test_kernels_of_one_operation_share_its_cost(read):
     first, second = ("im2col", 0, 1000, GPU_DONE), ("gemm", 2000, 3000, GPU_DONE)
     device.line("Stream #1", first, second, ("im2col", 9000, 1000, GPU_DONE))
     trace = read(device, metadata_plane(module_bytes()))
-    assert trace.ops["flops"].to_list() == [32, 96, 128]  # 128 by 1 : 3, then a second execution with one kernel
+    assert trace.ops["flops"].to_list() == [0, 128, 128]  # by the product, then a second execution with one kernel
     assert trace.ops["bytes"].to_list() == [56, 168, 224]
     assert all("by duration" in note for note in trace.ops["cost_note"])
 
