@@ -1,19 +1,17 @@
 """The ledger of savings and the law that it keeps: each nanosecond of the typical step is promised once."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.reports.test_finding_rules import BF16, HBM, US, event, op, stored, trace
-from tests.suites.laws import LAWS
 
 from tracegap.ingest import store
 from tracegap.ingest.store import open_store
 from tracegap.models.ops import OpClass
-from tracegap.reports import finding, findings
+from tracegap.reports import finding, findings, laws
 from tracegap.reports.buckets import BUCKETS
 from tracegap.reports.finding import Rule, Turn
 from tracegap.reports.savings import NEEDED, Claim, Ledger, _Account, settle
@@ -23,7 +21,8 @@ NAMES = [b.name for b in BUCKETS]
 
 def broken(con):
     """What breaks a law of savings."""
-    return {name: rows for name, law in LAWS.items() if "sav" in name and (rows := law(SimpleNamespace(con=con)))}
+    told = ((law.name, laws.check(con, law)) for law in laws.LAWS if law.name.startswith("savings"))
+    return {name: breach.first for name, breach in told if breach}
 
 
 def test_every_file_of_the_folder_is_a_rule():
