@@ -95,7 +95,8 @@ where sum_ns <> idle_ns;
 
 -- idle_activities_add_up: What the host did adds up to each cause of idleness, in steps for which idle_causes has rows.
 with told as (
-    select trace_id, device_id, step, cause, sum(idle_ns) as told_ns, min(idle_ns) as least_ns from idle_causes group by all
+    select trace_id, device_id, step, cause, sum(idle_ns) as told_ns, min(idle_ns) as least_ns, min(gaps) as least_gaps
+    from idle_causes group by all
 ),
 causes as (
     select trace_id, device_id, step, unnest([
@@ -107,7 +108,7 @@ causes as (
 )
 select 'idle_activities_add_up' as law, trace_id, device_id, step, cause, cause_ns, told_ns
 from causes full join told using (trace_id, device_id, step, cause)
-where coalesce(told_ns, 0) <> coalesce(cause_ns, 0) or least_ns < 0;
+where coalesce(told_ns, 0) <> coalesce(cause_ns, 0) or least_ns <= 0 or least_gaps <= 0;
 
 -- pieces_are_overlaps: The piece of an operation in a step window is as long as the two overlap.
 select 'pieces_are_overlaps' as law, w.trace_id, w.device_id, w.step, w.op_id, w.dur_ns,
