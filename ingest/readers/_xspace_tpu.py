@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tracegap.ingest.classify import hlo, hlo_cost
 from tracegap.ingest.classify.hlo_cost import Cost
 from tracegap.ingest.classify.hlo_module import Instruction, Module, parse_text
+from tracegap.ingest.forms import keyed
 from tracegap.ingest.protobuf import DecodeError, messages
 from tracegap.ingest.readers._xplane import MISSING, EventKind, Ints, Line, Plane, Value
 from tracegap.ingest.readers._xspace_host import Launch
@@ -21,7 +22,6 @@ from tracegap.ingest.readers._xspace_ops import (
     Op,
     Programs,
     holds_next,
-    keyed,
     number,
     shapes_of,
     site_of,
