@@ -69,7 +69,7 @@ def distinct(columns: list[pl.Series], count: int) -> tuple[Codes, Codes]:
 
     Texts are compared by the numbers of their categories. A column that those before it determine costs a look-up a row.
     """
-    first, which = np.zeros(1, np.int64), np.zeros(count, np.int64)
+    first, which = np.zeros(min(count, 1), np.int64), np.zeros(count, np.int64)
     for values in chain.from_iterable(map(_values, columns)):
         if (values[first][which] == values).all():
             continue
