@@ -408,10 +408,13 @@ def _with_parts(frame: pl.DataFrame) -> pl.DataFrame:
     Bytes by their durations, FLOPs as `flops_by`.
     """
     columns = ("known_flops", "known_bytes")
-    several = frame.select("described", "op_row", "op_id", "dur_ns", "op_class", "name", *columns).filter("described")
-    several = several.filter(pl.len().over("op_row") > 1)
-    if not len(several):
+    described, op_row = frame["described"].to_numpy(), frame["op_row"].to_numpy()
+    kernels = np.bincount(op_row[described])
+    known = np.flatnonzero(described)
+    known = known[kernels[op_row[known]] > 1]
+    if not len(known):
         return frame
+    several = frame.select("op_row", "op_id", "dur_ns", "op_class", "name", *columns)[known]
     parts: dict[str, list[Any]] = {"op_id": [], **{c: [] for c in columns}}
     for group in several.partition_by("op_row", maintain_order=True):
         by_time = group["dur_ns"].to_list()
