@@ -235,7 +235,6 @@ rematted_computation in the name scope; compiler: rematerialised by XLA
         "op_parts",
         "the part of an operation that lies in one step window, where it is not the whole in the window of its step",
         _OP_WINDOWS,
-        key=("trace_id", "op_id", "step"),
         public=False,
     ),
     View(
