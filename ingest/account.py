@@ -5,7 +5,6 @@ state, and belongs in equal parts to the operations of that state that run in it
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -46,20 +45,20 @@ class Timeline:
             points = np.array([points[0] if len(points) else 0] * 2, dtype=np.int64)
         size = len(points)
         first, last = np.searchsorted(points, starts), np.searchsorted(points, ends)
-        running = np.stack(
-            [
-                np.cumsum(
-                    np.bincount(first[states == s], minlength=size) - np.bincount(last[states == s], minlength=size)
-                )[:-1]
-                for s in range(len(WORK_STATES))
-            ]
-        )
-        busy = running > 0
-        state = np.where(busy.any(axis=0), busy.argmax(axis=0), len(WORK_STATES))
         length = np.diff(points)
-        spent = np.where(state == np.arange(len(WORK_STATES))[:, None], length, 0)
-        own = spent / np.maximum(running, 1)
-        return cls(points, _from_zero(own), _from_zero(spent))
+        own = np.zeros((len(WORK_STATES), size))
+        spent = np.zeros((len(WORK_STATES), size), dtype=np.int64)
+        free = np.ones(size - 1, dtype=bool)  # pieces of none of the states so far
+        for s in range(len(WORK_STATES)):
+            mine = states == s
+            begun = np.bincount(first[mine], minlength=size) - np.bincount(last[mine], minlength=size)
+            running = np.cumsum(begun, out=begun)[:-1]
+            wins = free & (running > 0)
+            free &= ~wins
+            won = np.where(wins, length, 0)
+            np.cumsum(won, out=spent[s, 1:])
+            np.cumsum(won / np.maximum(running, 1), out=own[s, 1:])
+        return cls(points, own, spent)
 
     def at(self, instants: Ints) -> Ints:
         """Index of the boundary at or before each instant."""
@@ -82,11 +81,6 @@ class Timeline:
         """Time in each work state inside windows that end on boundaries, shape [3, n], ns."""
         inside: Ints = self.spent[:, self.at(ends)] - self.spent[:, self.at(starts)]
         return inside
-
-
-def _from_zero(values: Any) -> Any:
-    """Running sums along the last axis, with a leading zero; keeps the dtype."""
-    return np.concatenate((np.zeros((len(values), 1), dtype=values.dtype), np.cumsum(values, axis=1)), axis=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,15 @@ from typing import Any, Protocol
 import duckdb
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracegap.ingest import account, idle, manifest, steps, store
-from tracegap.ingest.intervals import Cover, sums_by
+from tracegap.ingest.intervals import Cover, Ints, sums_by
 from tracegap.ingest.trace import Device, Trace
 from tracegap.models import hardware
 from tracegap.models.ops import State
 
+Bools = NDArray[np.bool_]
 PARSER_VERSION = 1
 """Raised when a reader, a classification or the account changes what is stored."""
 
@@ -82,7 +84,7 @@ def put_tables(out: Sink, trace: Trace, trace_id: str, run_id: str) -> int:
         stored += len(ops)
         del ops  # the next device's are made while the loop still holds these
         out.add("ops", accounted.ops, trace_id=trace_id)
-        out.add("op_windows", accounted.op_windows, trace_id=trace_id, device_id=device_id)
+        out.add("op_parts", accounted.op_parts, trace_id=trace_id, device_id=device_id)
         out.add("steps", accounted.steps, trace_id=trace_id, device_id=device_id, rank=rank, run_id=run_id)
         comm = trace.collectives.join(accounted.comm, on="op_id", how="inner")
         out.add("collectives", comm, trace_id=trace_id, device_id=device_id, rank=rank)
@@ -110,7 +112,9 @@ class Accounted:
     """The account of one device, as rows of the store without their trace."""
 
     ops: pl.DataFrame
-    op_windows: pl.DataFrame
+    """With state and whole, the hidden columns of the view `ops`."""
+    op_parts: pl.DataFrame
+    """What of them lies in the windows of steps, but for those that lie as a whole in the window of their own."""
     steps: pl.DataFrame
     comm: pl.DataFrame
     """op_id, exposed_ns, hidden_ns of communication."""
@@ -152,17 +156,17 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
     shares = account.shares(starts, ends, states, windows)
     uncut = len(shares.op) == len(ops)  # each operation is one piece, in their order
     share_ns = shares.share_ns if uncut else sums_by(shares.op, shares.share_ns, len(ops))
-    inside = shares.window != account.OUTSIDE
-    rows = slice(None) if inside.all() else inside
-    of = slice(None) if uncut and inside.all() else shares.op[rows]
-    state_names = pl.Series([s.value for s in account.WORK_STATES], dtype=pl.Categorical)
-    op_windows = pl.DataFrame(
+    state_names = pl.Series([s.value for s in account.WORK_STATES], dtype=pl.Categorical).gather(states)
+    step_numbers = np.append(np.array(found.steps, dtype=np.int64), 0)  # the last stands for OUTSIDE
+    whole, parts = _whole(shares, step_numbers, ops["step"], uncut=uncut)
+    of = shares.op[parts]
+    op_parts = pl.DataFrame(
         {
             "op_id": ops["op_id"].to_numpy()[of],
-            "step": np.array(found.steps, dtype=np.int64)[shares.window[rows]],
-            "state": state_names.gather(states[of]),
-            "dur_ns": shares.dur_ns[rows],
-            "share_ns": shares.share_ns[rows],
+            "step": step_numbers[shares.window[parts]],
+            "state": state_names.gather(of),
+            "dur_ns": shares.dur_ns[parts],
+            "share_ns": shares.share_ns[parts],
         }
     )
     step_rows = pl.DataFrame(
@@ -179,9 +183,29 @@ def account_device(ops: pl.DataFrame, trace: Trace, device_id: str, waits: pl.Da
             "mark_thread": pl.Series([mark_thread] * len(found.steps), dtype=pl.String),
         }
     )
-    return Accounted(
-        ops=ops.with_columns(share_ns=pl.Series(share_ns)), op_windows=op_windows, steps=step_rows, comm=comm
-    )
+    ops = ops.with_columns(share_ns=pl.Series(share_ns), state=state_names, whole=pl.Series(whole))
+    return Accounted(ops=ops, op_parts=op_parts, steps=step_rows, comm=comm)
+
+
+def _whole(shares: account.Shares, step_numbers: Ints, steps: pl.Series, *, uncut: bool) -> tuple[Bools, Ints]:
+    """Which operations lie as a whole in the window of their step and in no other; the pieces of all others.
+
+    Args:
+        shares: the pieces.
+        step_numbers: step of each window; one more for OUTSIDE.
+        steps: step of each operation, null where it is not known.
+        uncut: each operation is one piece, in their order.
+    """
+    inside = shares.window != account.OUTSIDE
+    known, step = steps.is_not_null().to_numpy(), steps.fill_null(0).to_numpy()
+    if uncut:
+        whole = inside & known & (step_numbers[shares.window] == step)
+        return whole, np.flatnonzero(inside & ~whole)
+    whole = np.zeros(len(steps), np.bool_)
+    of = shares.op
+    alone = np.bincount(of, minlength=len(steps))[of] == 1
+    whole[of] = alone & inside & known[of] & (step_numbers[shares.window] == step[of])
+    return whole, np.flatnonzero(inside & ~whole[of])
 
 
 def _put_device(

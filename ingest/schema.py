@@ -3,52 +3,13 @@
 Names and units are public (design, section 4); tables marked internal feed the views and may change.
 """
 
-from dataclasses import dataclass
+from itertools import chain
+
+from tracegap.ingest.relation import FORM, Split, Table, View
+from tracegap.ingest.relation import columns_of as _columns
 
 SCHEMA_VERSION = 1
 """Raised with every change of a table; a store of another version is refused with what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: its DuckDB type and what it means, unit included."""
-
-    name: str
-    type: str
-    doc: str
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A base table: one row is a `grain`."""
-
-    name: str
-    grain: str
-    columns: tuple[Column, ...]
-    key: tuple[str, ...] = ()
-    public: bool = True
-
-    def ddl(self) -> str:
-        """`CREATE TABLE` and its comments."""
-        columns = ",\n  ".join(f"{c.name} {c.type}" for c in self.columns)
-        comments = [f"COMMENT ON TABLE {self.name} IS {quoted(self.grain)}"]
-        comments += [f"COMMENT ON COLUMN {self.name}.{c.name} IS {quoted(c.doc)}" for c in self.columns]
-        return ";\n".join([f"CREATE TABLE {self.name} (\n  {columns}\n)", *comments])
-
-    @property
-    def names(self) -> list[str]:
-        """Column names in order."""
-        return [c.name for c in self.columns]
-
-
-def quoted(text: str) -> str:
-    """An SQL string literal."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _columns(spec: str) -> tuple[Column, ...]:
-    """From lines of `name TYPE meaning`."""
-    return tuple(Column(*line.strip().split(maxsplit=2)) for line in spec.strip().splitlines())
 
 
 _RUN = "run_id VARCHAR run of the trace, a runs.run_id"
@@ -56,7 +17,17 @@ _TRACE = "trace_id VARCHAR trace, a traces.trace_id"
 _DEVICE = "device_id VARCHAR device within the trace, a devices.device_id"
 _STEP = "step BIGINT step number"
 
-TABLES = (
+_OP_WINDOWS = _columns(f"""
+    {_TRACE}
+    op_id BIGINT an ops.op_id
+    {_DEVICE}
+    step BIGINT step whose window it lies in
+    state VARCHAR compute, exposed_comm, exposed_copy: the state that the operation counts for
+    dur_ns BIGINT its duration, cut at the ends of the window, ns
+    share_ns BIGINT its share of the time of that state in the window, ns
+""")
+
+RELATIONS: tuple[Table | View | Split, ...] = (
     Table(
         "runs",
         "a run of a job: the traces of all its ranks",
@@ -202,7 +173,7 @@ recorded or waited, and this is the thread of the step marks, or the one that la
             gaps BIGINT idle intervals that it lies in
         """),
     ),
-    Table(
+    Split(
         "ops",
         "an operation on a device (leaves only; asynchronous ones from start to done)",
         _columns(f"""
@@ -230,7 +201,21 @@ winning state run, ns
             launch_ns BIGINT start of its launch call on the host, ns; NULL = not in the file
             launch_thread VARCHAR thread of its launch call, a host_events.thread
         """),
+        part="op",
+        own={
+            "op_id": "INTEGER",
+            "step": "BIGINT",
+            "start_ns": "BIGINT",
+            "dur_ns": "BIGINT",
+            "share_ns": "BIGINT",
+            "correlation_id": "BIGINT",
+            "launch_ns": "BIGINT",
+        },
         key=("trace_id", "op_id"),
+        hidden=_columns("""
+            state VARCHAR compute, exposed_comm, exposed_copy: the state that the operation counts for
+            whole BOOLEAN it lies in the window of the step that launched it, and in no other; else it is in op_parts
+        """),
     ),
     Table(
         "recomputed_ops",
@@ -247,21 +232,25 @@ rematted_computation in the name scope; compiler: rematerialised by XLA
         key=("trace_id", "op_id"),
     ),
     Table(
-        "op_windows",
-        "the part of an operation that lies in one step window",
-        _columns(f"""
-            {_TRACE}
-            op_id BIGINT an ops.op_id
-            {_DEVICE}
-            step BIGINT step whose window it lies in
-            state VARCHAR compute, exposed_comm, exposed_copy: the state that the operation counts for
-            dur_ns BIGINT its duration, cut at the ends of the window, ns
-            share_ns BIGINT its share of the time of that state in the window, ns
-        """),
-        key=("trace_id", "op_id", "step"),
+        "op_parts",
+        "the part of an operation that lies in one step window, where it is not the whole in the window of its step",
+        _OP_WINDOWS,
         public=False,
     ),
-    Table(
+    View(
+        "op_windows",
+        "the part of an operation that lies in one step window",
+        _OP_WINDOWS,
+        key=("trace_id", "op_id", "step"),
+        public=False,
+        sql=f"""
+            select f.trace_id, cast(r.op_id as bigint) as op_id, f.device_id, r.step, f.state, r.dur_ns, r.share_ns
+            from op_rows r join op_forms f using ({FORM}) where f.whole
+            union all
+            select * from op_parts
+        """,
+    ),
+    Split(
         "host_events",
         "an event on a host thread",
         _columns(f"""
@@ -276,6 +265,15 @@ rematted_computation in the name scope; compiler: rematerialised by XLA
             parent_id BIGINT event_id of the enclosing span on the thread
             correlation_id BIGINT id that joins it to device operations
         """),
+        part="host",
+        own={
+            "event_id": "INTEGER",
+            "start_ns": "BIGINT",
+            "dur_ns": "BIGINT",
+            "self_ns": "BIGINT",
+            "parent_id": "INTEGER",
+            "correlation_id": "BIGINT",
+        },
         key=("trace_id", "event_id"),
     ),
     Table(
@@ -598,10 +596,17 @@ predicted
         """),
     ),
 )
-"""All base tables, in the order in which they are made."""
+"""All that the store has, in the order in which it is made."""
 
-BY_NAME = {t.name: t for t in TABLES}
+SPLITS = {r.name: r for r in RELATIONS if isinstance(r, Split)}
+PARTS = tuple(chain.from_iterable((r.forms, r.rows, r.view) if isinstance(r, Split) else (r,) for r in RELATIONS))
+"""The same, the two tables of each `Split` in its place with the view over them."""
+TABLES = tuple(p for p in PARTS if isinstance(p, Table))
+"""Base tables."""
+BY_NAME = {r.name: r for r in (*TABLES, *RELATIONS)}
 OF_TRACE = tuple(t.name for t in TABLES if "trace_id" in t.names and t.name != "traces")
 """Tables whose rows belong to one trace and go with it."""
 OF_RUN = (*(t.name for t in TABLES if "run_id" in t.names and "trace_id" not in t.names and t.name != "runs"), "runs")
 """Tables whose rows belong to a run and go with it, the run itself the last."""
+FORMS_OF = {s.rows.name: s.forms.name for s in SPLITS.values()}
+"""Tables whose rows go with those that they belong to."""

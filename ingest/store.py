@@ -16,7 +16,9 @@ import numpy as np
 import polars as pl
 
 from tracegap.ingest.errors import StoreBusy, StoreError
-from tracegap.ingest.schema import BY_NAME, OF_RUN, OF_TRACE, SCHEMA_VERSION, TABLES
+from tracegap.ingest.forms import Splitter
+from tracegap.ingest.relation import FORM
+from tracegap.ingest.schema import BY_NAME, FORMS_OF, OF_RUN, OF_TRACE, PARTS, SCHEMA_VERSION, SPLITS
 
 DEFAULT_STORE = "tracegap.duckdb"
 """Used where neither an argument nor TRACEGAP_STORE names a store."""
@@ -104,8 +106,7 @@ def _check_version(con: duckdb.DuckDBPyConnection, file: Path, read_only: bool) 
     tables = {r[0] for r in con.execute("select table_name from duckdb_tables()").fetchall()}
     if not tables and not read_only:
         con.execute("begin").fetchall()
-        for table in TABLES:
-            con.execute(table.ddl()).fetchall()
+        make_tables(con)
         con.execute("create table store_version (version bigint)").fetchall()
         con.execute("insert into store_version values (?)", [SCHEMA_VERSION]).fetchall()
         con.execute("commit").fetchall()
@@ -119,12 +120,38 @@ def _check_version(con: duckdb.DuckDBPyConnection, file: Path, read_only: bool) 
         )
 
 
-def insert(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> None:
-    """Appends a frame; its columns are a subset of those of the table, the others become NULL."""
+def make_tables(con: duckdb.DuckDBPyConnection) -> None:
+    """The empty tables and views of `ingest.schema`."""
+    for part in PARTS:
+        con.execute(part.ddl()).fetchall()
+
+
+def insert(con: duckdb.DuckDBPyConnection, relation: str, frame: pl.DataFrame) -> None:
+    """Appends a frame; its columns are a subset of those of the table or split view, the others become NULL."""
     if len(frame):
-        source = _Arrow(frame)  # found by name through DuckDB's replacement scan
-        con.execute(f"insert into {table} by name select * from source").fetchall()
-        del source
+        first = _free_forms(con)
+        for table, part in Splitter().parts(relation, frame, {}):
+            _insert(con, table, _renumbered(table, part, first))
+
+
+def _insert(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> None:
+    source = _Arrow(frame)  # found by name through DuckDB's replacement scan
+    con.execute(f"insert into {table} by name select * from source").fetchall()
+    del source
+
+
+def _free_forms(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """By table that numbers forms: the first number that is free."""
+    first: dict[str, int] = {}
+    for split in SPLITS.values():
+        ((free,),) = con.execute(f"select coalesce(max({FORM}) + 1, 0) from {split.forms.name}").fetchall()
+        first |= {split.forms.name: free, split.rows.name: free}
+    return first
+
+
+def _renumbered(table: str, frame: pl.DataFrame, first: Mapping[str, int]) -> pl.DataFrame:
+    """A frame with the forms that it counts from 0 as the store counts them."""
+    return frame.with_columns(pl.col(FORM) + pl.lit(first[table], dtype=pl.Int32)) if first.get(table) else frame
 
 
 def update(con: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> None:
@@ -152,13 +179,16 @@ def memory_limit(con: duckdb.DuckDBPyConnection, limit: str) -> Iterator[None]:
 class Appender:
     """Appends frames to tables on a thread of its own, so that the next frame is made meanwhile.
 
-    Rows go in whole row groups, what is left over waits for the next frame of its table: DuckDB would write a group
-    that one statement begins and another one fills twice. Until the block ends the connection must not be used.
+    What it is given is of one trace. Rows go in whole row groups, what is left over waits for the next frame of its table:
+    DuckDB would write a group that one statement begins and another one fills twice. Until the block ends the connection
+    must not be used.
     """
 
     def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
         """Into the tables of a store."""
         self._con = con
+        self._splitter = Splitter()
+        self._first = _free_forms(con)
         self._left: dict[str, pl.DataFrame] = {}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._running: list[Future[None]] = []
@@ -178,10 +208,11 @@ class Appender:
 
     def add(self, table: str, frame: pl.DataFrame, **same: str | int | None) -> None:
         """Appends a frame as `insert` does, with columns `same` of one value. Waits where too much is under way."""
-        if not len(frame):
-            return
-        kinds = {str: pl.Categorical(), int: pl.Int64(), type(None): pl.Int64()}
-        frame = frame.with_columns(pl.lit(value, dtype=kinds[type(value)]).alias(name) for name, value in same.items())
+        if len(frame):
+            for name, part in self._splitter.parts(table, frame, same):
+                self._add(name, _renumbered(name, part, self._first))
+
+    def _add(self, table: str, frame: pl.DataFrame) -> None:
         if table in self._left:
             frame = pl.concat([self._left.pop(table), frame], how="vertical_relaxed")
         size = _AT_ONCE * _ROW_GROUP
@@ -195,7 +226,7 @@ class Appender:
     def _submit(self, table: str, frame: pl.DataFrame) -> None:
         if len(self._running) == _UNDER_WAY:
             self._running.pop(0).result()
-        self._running.append(self._thread.submit(insert, self._con, table, frame))
+        self._running.append(self._thread.submit(_insert, self._con, table, frame))
 
     def _wait(self) -> None:
         while self._running:
@@ -224,6 +255,10 @@ def transaction(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
 
 def remove_trace(con: duckdb.DuckDBPyConnection, trace_id: str) -> None:
     """Removes every row of a trace."""
+    for table, forms in FORMS_OF.items():
+        con.execute(
+            f"delete from {table} where {FORM} in (select {FORM} from {forms} where trace_id = ?)", [trace_id]
+        ).fetchall()
     for table in ("traces", *OF_TRACE):
         con.execute(f"delete from {table} where trace_id = ?", [trace_id]).fetchall()
 

@@ -22,7 +22,9 @@ import polars as pl
 
 from tracegap.ingest import load
 from tracegap.ingest.errors import InputError
+from tracegap.ingest.forms import Splitter
 from tracegap.ingest.processes import processors, running
+from tracegap.ingest.schema import SPLITS
 from tracegap.ingest.trace import HOST_EVENTS, OPS, Trace
 
 BIG_BYTES = 2 << 20
@@ -200,11 +202,19 @@ class _Files:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._splitter = Splitter()
         self.frames: list[tuple[str, Path, Same]] = []
         folder.mkdir()
 
     def add(self, table: str, frame: pl.DataFrame, **same: str | int | None) -> None:
         """As `Sink` has it."""
+        if table not in SPLITS:
+            self._write(table, frame, same)
+        elif len(frame):
+            for name, part in self._splitter.parts(table, frame, same):
+                self._write(name, part, {})
+
+    def _write(self, table: str, frame: pl.DataFrame, same: Same) -> None:
         file = self._folder / f"{len(self.frames)}.arrow"
         frame.write_ipc(file)
         self.frames.append((table, file, same))

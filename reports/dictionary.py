@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import duckdb
 
-from tracegap.ingest.schema import BY_NAME, TABLES
+from tracegap.ingest import store
+from tracegap.ingest.schema import BY_NAME
 from tracegap.models.errors import TracegapError
 from tracegap.reports import join
 
@@ -96,8 +97,7 @@ def document() -> Iterator[str]:
 
 def _empty_store() -> duckdb.DuckDBPyConnection:
     con = duckdb.connect()
-    for table in TABLES:
-        con.execute(table.ddl()).fetchall()
+    store.make_tables(con)
     join.prepare(con)
     return con
 

@@ -13,7 +13,8 @@ import duckdb
 import polars as pl
 
 from tracegap.ingest import store
-from tracegap.ingest.schema import BY_NAME, TABLES, quoted
+from tracegap.ingest.relation import quoted
+from tracegap.ingest.schema import BY_NAME, RELATIONS
 from tracegap.models import hardware
 from tracegap.reports import finding
 from tracegap.reports import stages as _stages
@@ -36,7 +37,7 @@ _LOG = logging.getLogger(__name__)
 def install_views(con: duckdb.DuckDBPyConnection) -> None:
     """Creates or replaces the macros and the gap views, and comments; a column that a view takes over keeps its own."""
     _install_macros(con)
-    anywhere = {c.name: c.doc for table in reversed(TABLES) for c in table.columns}
+    anywhere = {c.name: c.doc for table in reversed(RELATIONS) for c in table.columns}
     earlier: dict[str, str] = {}  # what the views before say of their columns
     for name, table in VIEWS.items():
         base = (

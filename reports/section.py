@@ -9,7 +9,7 @@ import altair as alt
 import duckdb
 import polars as pl
 
-from tracegap.ingest.schema import quoted
+from tracegap.ingest.relation import quoted
 from tracegap.reports import people
 from tracegap.reports.summary import Summary
 

@@ -214,13 +214,17 @@ def join_launches(work: DeviceWork, calls: pl.DataFrame) -> None:
     processes = calls["process"].unique()
     if len(processes) == 1:
         work.keys = work.keys.with_columns(pl.col("process").fill_null(processes[0]))
-    process = pl.concat([calls["process"], work.keys["process"]]).rank("dense").cast(pl.Int64).fill_null(-1).to_numpy()
-    of_calls = _launch_ids(process[: len(calls)], calls["correlationId"])
-    order = np.lexsort((calls["start"].to_numpy(), of_calls))
-    ids, first = np.unique(of_calls[order], return_index=True)  # of two calls with one id the earlier launched
-    launched = calls[order[first]].select("start", "row")
+    known = pl.concat([processes, work.keys["process"]]).drop_nulls().unique().sort()
+    number = {process: i for i, process in enumerate(known)}
+    of_key = np.array([number.get(process, -1) for process in work.keys["process"]], np.int64)
+    ids = _launch_ids(known.search_sorted(calls["process"]).cast(pl.Int64).to_numpy(), calls["correlationId"])
+    launched = calls.select("start", "row")
+    if not (ids[1:] > ids[:-1]).all():
+        order = np.lexsort((calls["start"].to_numpy(), ids))
+        ids, first = np.unique(ids[order], return_index=True)  # of two calls with one id the earlier launched
+        launched = launched[order[first]]
     frame = work.frame.drop("source_row")
-    of_work = _launch_ids(process[len(calls) :][frame[KEY].to_numpy()], frame["correlationId"])
+    of_work = _launch_ids(of_key[frame[KEY].to_numpy()], frame["correlationId"])
     at = np.searchsorted(ids, of_work)
     hit = (at < len(ids)) & (of_work >= 0)
     hit[hit] = ids[at[hit]] == of_work[hit]
@@ -408,10 +412,13 @@ def _with_parts(frame: pl.DataFrame) -> pl.DataFrame:
     Bytes by their durations, FLOPs as `flops_by`.
     """
     columns = ("known_flops", "known_bytes")
-    several = frame.select("described", "op_row", "op_id", "dur_ns", "op_class", "name", *columns).filter("described")
-    several = several.filter(pl.len().over("op_row") > 1)
-    if not len(several):
+    described, op_row = frame["described"].to_numpy(), frame["op_row"].to_numpy()
+    kernels = np.bincount(op_row[described])
+    known = np.flatnonzero(described)
+    known = known[kernels[op_row[known]] > 1]
+    if not len(known):
         return frame
+    several = frame.select("op_row", "op_id", "dur_ns", "op_class", "name", *columns)[known]
     parts: dict[str, list[Any]] = {"op_id": [], **{c: [] for c in columns}}
     for group in several.partition_by("op_row", maintain_order=True):
         by_time = group["dur_ns"].to_list()

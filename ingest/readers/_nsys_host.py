@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracegap.ingest.classify.host import host_kind
+from tracegap.ingest.forms import distinct
 from tracegap.ingest.hosttree import nest
 from tracegap.ingest.issues import Issues
 from tracegap.ingest.readers._nsys_export import Export
@@ -41,8 +42,6 @@ _BLOCKING = {1: "Event Sync", 3: "Stream Sync", 4: "Context Sync"}
 
 _FRAME_ROWS = 122_880
 """Rows of a frame of host events: as many as the store writes together, so that none are put together again."""
-_NUMBERED = 1 << 16
-"""Up to this far values are numbered by a table, above it they are sorted."""
 _NESTED_ROWS = 1 << 15
 """Spans that are nested at once: what this takes fits the cache."""
 
@@ -71,34 +70,12 @@ class Spans:
 
 def coded(frame: pl.DataFrame, columns: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The frame with KEY in place of `columns`, and the distinct values of these, by KEY, in order of appearance."""
-    number, count = np.zeros(len(frame), np.int64), 1
-    for column in columns:
-        of_column, among = _numbered(frame[column])
-        number, count = number * among + of_column, count * among
-        if count > _NUMBERED:
-            distinct, number = np.unique(number, return_inverse=True)
-            count = len(distinct)
-    first = np.full(count, -1)
-    first[number[::-1]] = np.arange(len(frame))[::-1]
-    rows = np.sort(first[first >= 0])
-    key = np.zeros(count, np.uint32)
-    key[number[rows]] = np.arange(len(rows))
-    keys = frame.select(columns)[rows].with_row_index(KEY)
-    return frame.drop(columns).with_columns(pl.Series(KEY, key[number])), keys
-
-
-def _numbered(values: pl.Series) -> tuple[Ints, int]:
-    """A number for each distinct value, and below which all numbers are."""
-    if values.dtype == pl.String:
-        values = values.cast(pl.Categorical(pl.Categories.random()))
-    whole = values.to_physical().cast(pl.Int64)
-    low, high = whole.min(), whole.max()
-    if not isinstance(low, int) or not isinstance(high, int):  # nothing but nulls
-        return np.zeros(len(whole), np.int64), 1
-    if high - low < _NUMBERED:
-        return (whole - low + 1).fill_null(0).to_numpy(), high - low + 2
-    distinct, number = np.unique(whole.fill_null(low).to_numpy(), return_inverse=True)
-    return np.where(whole.is_null().to_numpy(), 0, number + 1), len(distinct) + 1
+    first, which = distinct([frame[column] for column in columns], len(frame))
+    order = np.argsort(first)
+    key = np.empty(len(first), np.uint32)
+    key[order] = np.arange(len(first))
+    keys = frame.select(columns)[first[order]].with_row_index(KEY)
+    return frame.drop(columns).with_columns(pl.Series(KEY, key[which])), keys
 
 
 def recoded(parts: Sequence[tuple[pl.DataFrame, pl.DataFrame]]) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -4,6 +4,7 @@ NCCL hands each call's arguments over as a payload: decoded JSON in older export
 export included blobs). Sizes in payloads are of one rank's part; `Call.message_bytes` turns them into S of nccl-tests.
 """
 
+import functools
 import json
 import math
 import struct
@@ -170,6 +171,7 @@ def _all_of(name: str, calls: Iterable[Mapping[str, Any]]) -> list[int]:
     return [] if None in values else [v for v in values if v is not None]
 
 
+@functools.lru_cache
 def bytes_of_inputs(kind: CollectiveKind | None, shapes: str | None, dtype: str | None) -> int | None:
     """S from the input shapes (JSON) in the name of PyTorch's `nccl:...` range, for kinds whose S is the input."""
     if kind not in _INPUT_IS_MESSAGE or not shapes or dtype not in DTYPE_BYTES:

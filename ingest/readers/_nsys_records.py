@@ -122,7 +122,7 @@ def _integers(block: Block, kind: Any, at: Ints) -> pl.Series:
         if k in (8, 9):  # the numbers 0 and 1
             value[rows] = k - 8
         elif k:
-            value[rows] = _signed(block.bytes, at[rows], int(_WIDTH[k]))
+            value[rows] = _signed(block, at[rows], int(_WIDTH[k]))
     made = pl.Series(value)
     return made.set(pl.Series(kind == 0), None) if 0 in kinds else made
 
@@ -131,15 +131,18 @@ def _floats(block: Block, kind: Any, at: Ints) -> pl.Series:
     """Whole numbers lie as integers in a column of floats."""
     is_float = kind == _FLOAT
     made = _integers(block, np.where(is_float, 0, kind), at).cast(pl.Float64)
-    bits = _signed(block.bytes, at[is_float], 8)
+    bits = _signed(block, at[is_float], 8)
     return made.scatter(np.flatnonzero(is_float), bits.view(np.float64))
 
 
-def _signed(block: Bytes, at: Ints, width: int) -> Ints:
-    value = block[at].view(np.int8).astype(np.int64)
-    for i in range(1, width):
-        value <<= 8
-        value |= block[at + i]
+def _signed(block: Block, at: Ints, width: int) -> Ints:
+    """Signed big-endian numbers of `width` bytes. Blocks go on for more than a word behind their last page."""
+    if width == 1:
+        return block.bytes[at].view(np.int8).astype(np.int64)
+    words = np.ndarray((len(block.raw) - 7,), "<i8", buffer=block.raw, strides=(1,))
+    value = words[at].byteswap(inplace=True)
+    if width < 8:
+        value >>= 64 - 8 * width
     return value
 
 

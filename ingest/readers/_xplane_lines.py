@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tracegap.ingest.forms import keyed
 from tracegap.ingest.readers._xplane_windows import Events, Read, events_of
 from tracegap.ingest.readers._xplane_wire import BYTES, FIXED64, VARINT, WireError, parse, unpack
 
@@ -315,12 +316,17 @@ class _Columns:
         codes = self.codes.setdefault(name, {})
         found = np.full(len(tag), -1, dtype=np.int32)
         ref = np.flatnonzero(tag == _tag(7))
-        names = self.names
-        found[ref] = [codes.setdefault(names.get(target, ""), len(codes)) for target in value[ref].tolist()]
-        for i in np.flatnonzero((tag == _tag(5, BYTES)) | (tag == _tag(8, BYTES))).tolist():
-            raw = piece[place[i] : place[i] + int(value[i])]
-            text = (unpack(raw) if tag[i] == _tag(8, BYTES) else raw).decode(errors="replace")
-            found[i] = codes.setdefault(text, len(codes))
+        if len(ref):
+            targets, which = keyed(value[ref].view(np.int64))
+            told = [codes.setdefault(self.names.get(target, ""), len(codes)) for target in targets.tolist()]
+            found[ref] = np.array(told, dtype=np.int32)[which]
+        for kind, read in ((_tag(5, BYTES), bytes), (_tag(8, BYTES), unpack)):
+            rows = np.flatnonzero(tag == kind)
+            spans = zip(place[rows].tolist(), (place[rows] + value[rows].view(np.int64)).tolist(), strict=True)
+            raw = [piece[begin:end] for begin, end in spans]
+            told_of = {text: read(text).decode(errors="replace") for text in dict.fromkeys(raw)}
+            code_of = {text: codes.setdefault(own, len(codes)) for text, own in told_of.items()}
+            found[rows] = [code_of[text] for text in raw]
         return found
 
     def line(self, message: Any) -> Line:

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from tracegap.ingest.forms import keyed
 from tracegap.ingest.intervals import Cover, Ints, sums_by, union
 from tracegap.ingest.readers import _xspace_tpu as tpu
 from tracegap.ingest.readers import _xspace_xla as xla
 from tracegap.ingest.readers._xplane import MISSING, Line, Plane, Space, Value
 from tracegap.ingest.readers._xspace_host import Host
-from tracegap.ingest.readers._xspace_ops import Batch, Programs, keyed, number, text
+from tracegap.ingest.readers._xspace_ops import Batch, Programs, number, text
 from tracegap.models.ops import STATE_OF_CLASS, State
 
 _DERIVED = (

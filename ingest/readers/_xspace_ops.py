@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tracegap.ingest.classify import hlo
 from tracegap.ingest.classify.hlo_memory import program_memory
 from tracegap.ingest.classify.hlo_module import Instruction, Module
+from tracegap.ingest.forms import keyed
 from tracegap.ingest.readers._xplane import EventKind, Ints, Plane, Value
 from tracegap.ingest.readers._xspace_host import Clock, Host, Launch, nullable, to_ns
 from tracegap.ingest.trace import COLLECTIVES, OPS, shapes_json
@@ -198,18 +199,6 @@ class Context:
     host: Host
     known: dict[EventKind, Any] = field(default_factory=dict)
     """What TPU planes know of an event kind: equal ones are described once for all devices."""
-
-
-def keyed(values: Ints) -> tuple[Ints, Ints]:
-    """Distinct values in increasing order, and which of them each is. Small numbers need no sorting."""
-    if not len(values) or values.min() < 0 or values.max() > 4 * len(values) + 1000:
-        distinct, which = np.unique(values, return_inverse=True)
-        return distinct, which.astype(np.int64)
-    place = np.zeros(int(values.max()) + 1, dtype=np.int64)
-    place[values] = 1
-    distinct = np.flatnonzero(place)
-    place[distinct] = np.arange(len(distinct))
-    return distinct, place[values]
 
 
 def signed(unsigned: int) -> int:

@@ -2,8 +2,9 @@
 
 import re
 from bisect import bisect_right, insort
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from tracegap.ingest.classify import hlo, hlo_cost
 from tracegap.ingest.classify.hlo_cost import Cost
 from tracegap.ingest.classify.hlo_module import Instruction, Module, parse_text
+from tracegap.ingest.forms import keyed
 from tracegap.ingest.protobuf import DecodeError, messages
 from tracegap.ingest.readers._xplane import MISSING, EventKind, Ints, Line, Plane, Value
 from tracegap.ingest.readers._xspace_host import Launch
@@ -21,7 +23,6 @@ from tracegap.ingest.readers._xspace_ops import (
     Op,
     Programs,
     holds_next,
-    keyed,
     number,
     shapes_of,
     site_of,
@@ -65,7 +66,8 @@ def tpu_executions(plane: Plane, context: Context) -> list[Batch]:
     for line in plane.lines:
         if line.name in OPS_LINES and len(line):
             reader.read_ops(line, line.name if core is None else f"SparseCore {core}")
-    reader.read_rest()
+    if not reader.batches:  # a plane without halves
+        reader.add_async(reader.from_async_line())
     launches, code = _launches(plane, local, context)
     for batch in reader.batches:
         batch.launches, batch.launch = launches, code(batch.start_ps)
@@ -100,15 +102,58 @@ class _Known:
     """Names that the first half may have; the first one that exists is it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Async:
-    """An execution of an asynchronous operation."""
+    """Executions of asynchronous operations, one entry each."""
 
-    begun: _Known
-    done: _Known
-    start_ps: int
-    end_ps: int
-    group: int
+    begun: Ints
+    """Key of the kind of the first half, or of the whole."""
+    done: Ints
+    start_ps: Ints
+    end_ps: Ints
+    group: Ints
+
+
+class _Spans:
+    """Spans of one asynchronous operation, by start; those of the asynchronous line are disjoint."""
+
+    def __init__(self, starts: Ints, ends: Ints) -> None:
+        order = np.lexsort((ends, starts))
+        self.starts, self.ends = starts[order], ends[order]
+
+    def meet(self, starts: Ints, ends: Ints) -> NDArray[np.bool_]:
+        """Which of some spans meet one of these."""
+        before = np.searchsorted(self.starts, ends)
+        return (before > 0) & (np.append(self.ends, 0)[before - 1] > starts)
+
+    def with_new(self, starts: Ints, ends: Ints) -> tuple["_Spans", NDArray[np.bool_]]:
+        """Adds spans, in their order, that meet none that is there by then; which ones."""
+        new = ~self.meet(starts, ends)
+        added = _Spans(starts[new], ends[new])
+        if (added.starts[1:] < added.ends[:-1]).any():
+            spans = list(zip(self.starts.tolist(), self.ends.tolist(), strict=True))
+            for i in np.flatnonzero(new).tolist():
+                span = (int(starts[i]), int(ends[i]))
+                at = bisect_right(spans, (span[1],))
+                if at > 0 and spans[at - 1][1] > span[0]:
+                    new[i] = False
+                else:
+                    insort(spans, span)
+        return self.and_more(starts[new], ends[new]), new
+
+    def and_more(self, starts: Ints, ends: Ints) -> "_Spans":
+        """With others, whether they meet or not."""
+        return _Spans(np.append(self.starts, starts), np.append(self.ends, ends))
+
+
+@dataclass(frozen=True, slots=True)
+class _Slices:
+    """An operation line, when its events begin and end, and which are still to be kept."""
+
+    line: Line
+    start_ps: Ints
+    end_ps: Ints
+    keep: NDArray[np.bool_]
 
 
 @dataclass(slots=True)
@@ -116,8 +161,8 @@ class _Reader:
     plane: Plane
     context: Context
     batches: list[Batch] = field(default_factory=list)
-    spans: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """Asynchronous operations found so far: (start, end) in ps by instruction."""
+    spans: dict[str, _Spans] = field(default_factory=dict)
+    """Asynchronous operations found so far, in ps, by instruction."""
 
     def describe(self, key: int) -> _Known:
         """What an event kind is; found once."""
@@ -146,16 +191,13 @@ class _Reader:
         control = np.array([known.instruction.opcode in hlo.STRUCTURE for known in kinds.values()])
         keep = ~(control[which] & holds_next(start, end))
         group = line.numbers("group_id")
-        overlapped: list[_Async] = []
-        for begun, done in _pair_halves(line, start, kinds):
-            keep[[begun, done]] = False
-            halves = kinds[int(line.kind[begun])], kinds[int(line.kind[done])]
-            found = _Async(*halves, int(start[begun]), int(end[done]), int(group[begun]))
-            overlapped.append(found)
-            self.spans.setdefault(_whole_name(found.begun.instruction), []).append((found.start_ps, found.end_ps))
-        for known_spans in self.spans.values():
-            known_spans.sort()
-        overlapped += self._from_async_line(line, (start, end), keep)
+        begun, done = _pair_halves(line.kind, which, start, kinds)
+        keep[begun] = keep[done] = False
+        first, names = line.kind[begun], [_whole_name(known.instruction) for known in kinds.values()]
+        for name, rows in _by_name(names, which[begun]):
+            self.spans[name] = self._known(name).and_more(start[begun][rows], end[done][rows])
+        found = [_Async(begun=first, done=line.kind[done], start_ps=start[begun], end_ps=end[done], group=group[begun])]
+        found += self.from_async_line(_Slices(line, start, end, keep))
         self.batches.append(
             Batch(
                 stream=stream,
@@ -166,66 +208,85 @@ class _Reader:
                 group=group[keep],
             )
         )
-        self._add_async(overlapped)
+        self.add_async(found)
 
-    def read_rest(self) -> None:
-        """Asynchronous operations of a plane without their halves."""
-        self._add_async(self._from_async_line(None, None, None))
+    def _known(self, name: str) -> _Spans:
+        return self.spans.get(name) or _Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
-    def _from_async_line(
-        self, line: Line | None, times: tuple[Ints, Ints] | None, keep: NDArray[np.bool_] | None
-    ) -> list[_Async]:
-        """Operations of the asynchronous line that are not known yet. Their slices on `line` leave `keep`."""
+    def from_async_line(self, slices: _Slices | None = None) -> list[_Async]:
+        """Operations of the asynchronous line that are not known yet. Their halves are no longer kept."""
         found: list[_Async] = []
         for other in self.plane.lines:
-            if other.name != ASYNC_LINE:
+            if other.name != ASYNC_LINE or not len(other):
                 continue
             start = self.context.clock.starts_ps(other)
             end = start + other.duration_ps
-            group = other.numbers("group_id")
-            codes, done_names = other.codes("hlo_op")
-            for i, key in enumerate(other.kind.tolist()):
-                span = (int(start[i]), int(end[i]))
-                known = self.describe(key)
-                if _overlaps(self.spans.get(_whole_name(known.instruction), []), span):
-                    continue
-                insort(self.spans.setdefault(_whole_name(known.instruction), []), span)
-                found.append(_Async(known, known, *span, int(group[i])))
-                if line is None or times is None or keep is None:
-                    continue
-                name = known.instruction.name
-                halves = {name, name.replace("-start", "-done"), done_names[codes[i]] if codes[i] >= 0 else name}
-                inside = keep & (times[0] >= span[0] - _SLACK_PS) & (times[1] <= span[1] + _SLACK_PS)
-                for slot in np.flatnonzero(inside).tolist():
-                    if self.describe(int(line.kind[slot])).instruction.name in halves:
-                        keep[slot] = False
+            present, which = keyed(other.kind)
+            names = [_whole_name(self.describe(key).instruction) for key in present.tolist()]
+            new = np.zeros(len(other), np.bool_)
+            for name, rows in _by_name(names, which):
+                self.spans[name], new[rows] = self._known(name).with_new(start[rows], end[rows])
+            at = np.flatnonzero(new)
+            kind, group = other.kind[at], other.numbers("group_id")[at]
+            found.append(_Async(begun=kind, done=kind, start_ps=start[at], end_ps=end[at], group=group))
+            if slices is not None and len(at):
+                self._drop_slices(other, at, (start[at], end[at]), slices)
         return found
 
-    def _add_async(self, found: list[_Async]) -> None:
-        if not found:
+    def _drop_slices(self, other: Line, at: Ints, spans: tuple[Ints, Ints], slices: _Slices) -> None:
+        """Takes the halves of events `at` of the asynchronous line, which lie inside their `spans`, out of those kept."""
+        codes, done_names = other.codes("hlo_op")
+        keys, own_codes, of_form = _pairs_of(other.kind[at], codes[at])
+        present, which = keyed(slices.line.kind)
+        names = [self.describe(key).instruction.name for key in present.tolist()]
+        for form, (key, code) in enumerate(zip(keys.tolist(), own_codes.tolist(), strict=True)):
+            name = self.describe(key).instruction.name
+            halves = {name, name.replace("-start", "-done"), done_names[code] if code >= 0 else name}
+            slots = np.flatnonzero(np.array([own in halves for own in names])[which])
+            begin, finish = (edge[of_form == form] for edge in spans)
+            order = np.argsort(begin)
+            reach = np.maximum.accumulate(finish[order])
+            before = np.searchsorted(begin[order], slices.start_ps[slots] + _SLACK_PS, side="right")
+            inside = (before > 0) & (reach[before - 1] >= slices.end_ps[slots] - _SLACK_PS)
+            slices.keep[slots[inside]] = False
+
+    def add_async(self, found: list[_Async]) -> None:
+        if not any(len(part.begun) for part in found):
             return
-        ops: dict[tuple[int, int], int] = {}
-        table: list[Op] = []
-        rows = []
-        for one in found:
-            key = (id(one.begun), id(one.done))
-            if key not in ops:
-                ops[key] = len(table)
-                table.append(_together(one.begun.op, one.done.op))
-            rows.append((ops[key], one.start_ps, one.end_ps, one.group))
-        op, start, end, group = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+        begun, done, start, end, group = (
+            np.concatenate([getattr(part, name) for part in found])
+            for name in ("begun", "done", "start_ps", "end_ps", "group")
+        )
+        first, second, op = _pairs_of(begun, done)
+        table = [
+            _together(self.describe(a).op, self.describe(b).op)
+            for a, b in zip(first.tolist(), second.tolist(), strict=True)
+        ]
         self.batches.append(Batch(stream=ASYNC, ops=table, op=op, start_ps=start, end_ps=end, group=group))
+
+
+def _pairs_of(a: Ints, b: NDArray[Any]) -> tuple[Ints, NDArray[Any], Ints]:
+    """The distinct pairs of two columns, as two columns, and which of them each row has."""
+    first, of_first = keyed(a)
+    second, of_second = keyed(b)
+    found, which = keyed(of_first * len(second) + of_second)
+    return first[found // len(second)], second[found % len(second)], which
+
+
+def _by_name(names: list[str], which: Ints) -> Iterator[tuple[str, Ints]]:
+    """Rows by the name of their kind, each in their order; `which` has the kind of each row."""
+    codes: dict[str, int] = {}
+    code = np.array([codes.setdefault(name, len(codes)) for name in names], dtype=np.int64)[which]
+    order = np.argsort(code, kind="stable")
+    bounds = np.searchsorted(code[order], np.arange(len(codes) + 1))
+    for name, first, last in zip(codes, bounds[:-1], bounds[1:], strict=True):
+        if first < last:
+            yield name, order[first:last]
 
 
 def _whole_name(instruction: Instruction) -> str:
     """Name of an asynchronous operation by that of its first half."""
     return instruction.name.replace("-start", "")
-
-
-def _overlaps(spans: list[tuple[int, int]], span: tuple[int, int]) -> bool:
-    """Whether a span meets one of sorted, disjoint spans."""
-    i = bisect_right(spans, (span[1],))
-    return i > 0 and spans[i - 1][1] > span[0]
 
 
 def _instruction(kind: EventKind) -> Instruction:
@@ -336,21 +397,35 @@ def _hbm_bytes(breakdown: Value | None) -> int | None:
     return sum(size for space, size in accesses if space == _HBM) if any(size for _, size in accesses) else None
 
 
-def _pair_halves(line: Line, start: Ints, kinds: Mapping[int, _Known]) -> list[tuple[int, int]]:
-    """(start event, done event) of asynchronous operations: each start with the first done that follows it."""
+def _pair_halves(kind: Ints, which: Ints, start: Ints, kinds: Mapping[int, _Known]) -> tuple[Ints, Ints]:
+    """Events that start and end asynchronous operations: each start with the first done that follows it.
+
+    Args:
+        kind: key of the kind of each event.
+        which: place of it in `kinds`.
+        start: when each begins.
+        kinds: what they are, in the order of their keys.
+    """
     begins = {(known.program, known.instruction.name): key for key, known in kinds.items() if known.half == "start"}
-    pairs: list[tuple[int, int]] = []
+    halves = np.array([known.half is not None for known in kinds.values()], dtype=bool)
+    at_half = np.flatnonzero(halves[which])
+    order = at_half[np.lexsort((start[at_half], kind[at_half]))]
+    ordered = kind[order]
+    pairs = [(order[:0], order[:0])]
     for key, known in kinds.items():
         begun = next((begins[known.program, n] for n in known.starts if (known.program, n) in begins), None)
         if known.half != "done" or begun is None:
             continue
-        first, second = np.flatnonzero(line.kind == begun), np.flatnonzero(line.kind == key)
-        first, second = first[np.argsort(start[first])], second[np.argsort(start[second])]
+        first, second = (
+            order[np.searchsorted(ordered, wanted) : np.searchsorted(ordered, wanted, side="right")]
+            for wanted in (begun, key)
+        )
         at = np.searchsorted(start[second], start[first])
         following = np.append(start[first][1:], np.iinfo(np.int64).max)
         sound = (at < len(second)) & (start[second[np.minimum(at, len(second) - 1)]] < following)
-        pairs += zip(first[sound].tolist(), second[at[sound]].tolist(), strict=True)
-    return pairs
+        pairs.append((first[sound], second[at[sound]]))
+    begun_at, done_at = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return begun_at, done_at
 
 
 def _together(begun: Op, done: Op) -> Op:

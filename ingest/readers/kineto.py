@@ -6,7 +6,7 @@ Here: what the file says of itself, and the pieces put together.
 """
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,9 +146,11 @@ def _operations(trace: Trace, host: HostSide, metadata: dict[str, Any], shift: i
         on_cpu = cpu_ops(host.cpu_work)
         ops, comms = on_cpu.frame(shift), span_collectives(on_cpu, host.names, groups)
         trace.devices = [Device(device_id="cpu", kind="cpu", name=None)] if len(ops) else []
-    for of_one in ops.partition_by("device_id", maintain_order=True):
-        trace.collectives = comms.join(of_one.select("op_id"), on="op_id", how="semi")
-        yield of_one
+    parts = deque([ops] if ops["device_id"].n_unique() < 2 else ops.partition_by("device_id", maintain_order=True))
+    del ops, host, collected  # what is handed on is not held here, nor what it was made of
+    while parts:
+        trace.collectives = comms.join(parts[0].select("op_id"), on="op_id", how="semi")
+        yield parts.popleft()
 
 
 def _device_work_is_lost(metadata: dict[str, Any], names: Names, issues: Issues) -> bool:

@@ -24,7 +24,7 @@ from tracegap.ingest.readers._nsys_nccl import Calls, read_schemas
 from tracegap.ingest.readers._nsys_nvtx import NVTX, PUSH_POP, Ranges, enclosing, read_ranges, step_marks
 from tracegap.ingest.readers._nsys_parquet import Folder
 from tracegap.ingest.readers._nsys_rep import REPORT_MAGIC, exported
-from tracegap.ingest.trace import HOST_EVENTS, OPS, STEP_MARKS, Trace
+from tracegap.ingest.trace import HOST_EVENTS, OPS, STEP_MARKS, Device, Trace
 
 NAME = "nsys"
 _REPORTS = (".nsys-rep", ".qdrep")
@@ -144,7 +144,18 @@ def _put_ops(trace: Trace, launched: device.Launched, device_id: pl.Series) -> N
     if len(device_id) <= _AT_ONCE:
         trace.ops = launched.ops(np.arange(len(device_id))).cast(OPS)  # type: ignore[arg-type]
     else:
-        trace.further_ops = (launched.ops(np.flatnonzero((device_id == d.device_id).to_numpy())) for d in trace.devices)
+        trace.further_ops = _ops_by_device(launched, device_id, trace.devices)
+
+
+def _ops_by_device(launched: device.Launched, device_id: pl.Series, devices: list[Device]) -> Iterator[pl.DataFrame]:
+    """Operations of each device in turn; when the last ones are handed on, nothing else is held."""
+    rows = [np.flatnonzero((device_id == d.device_id).to_numpy()) for d in devices]
+    rows = [of_device for of_device in reversed(rows) if len(of_device)]
+    while rows:
+        made = [launched.ops(rows.pop())]
+        if not rows:
+            del launched, device_id
+        yield made.pop()
 
 
 def _nccl_calls(db: Export, strings: pl.DataFrame, ranges: Ranges, first_range: int) -> Calls:

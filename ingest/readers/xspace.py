@@ -369,10 +369,7 @@ def _steps(planes: list[Plane], clock: Clock, host: Host) -> tuple[pl.DataFrame,
             start = clock.starts_ps(line)
             begin, end = to_ns(start), to_ns(start + line.duration_ps)
             group = line.numbers("group_id")
-            for i, key in enumerate(line.kind.tolist()):
-                step = _step_number(plane, line, i, key)
-                if step is None:
-                    continue
+            for i, step in enumerate(_step_numbers(plane, line)):
                 if group[i] != MISSING:
                     groups.setdefault(int(group[i]), step)
                 if line.name == _STEP_LINES[0]:
@@ -405,15 +402,17 @@ def _step_lines(plane: Plane, clock: Clock) -> list[Line]:
     return _sound(replace(plane, lines=lines, load=None), clock, Issues()).lines
 
 
-def _step_number(plane: Plane, line: Line, i: int, key: int) -> int | None:
-    """Number of a step: its statistic, its name, or its place in the line."""
-    stated = line.numbers("step_num")[i]
-    if stated != MISSING:
-        return int(stated)
+def _step_numbers(plane: Plane, line: Line) -> Iterator[int]:
+    """Number of each step: its statistic, its name, or its place in the line."""
     codes, values = line.codes("step_name")
-    names = [values[codes[i]] if codes[i] >= 0 else "", plane.kinds[key].name if key in plane.kinds else ""]
-    digits = (re.search(r"(\d+)$", name.strip()) for name in names)
-    return next((int(found[1]) for found in digits if found is not None), i)
+    stated = line.numbers("step_num").tolist()
+    for i, (key, number_of, code) in enumerate(zip(line.kind.tolist(), stated, codes.tolist(), strict=True)):
+        if number_of != MISSING:
+            yield number_of
+            continue
+        names = [values[code] if code >= 0 else "", plane.kinds[key].name if key in plane.kinds else ""]
+        digits = (re.search(r"(\d+)$", name.strip()) for name in names)
+        yield next((int(found[1]) for found in digits if found is not None), i)
 
 
 def _collectives(rows: Executions, first: int) -> pl.DataFrame:

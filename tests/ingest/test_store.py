@@ -13,12 +13,19 @@ from tracegap.ingest.errors import StoreBusy, StoreError
 
 def test_a_new_store_has_every_table_with_its_meaning(tmp_path):
     with store.open_store(tmp_path / "s.duckdb") as con:
-        tables = dict(con.execute("select table_name, comment from duckdb_tables()").fetchall())
-        assert {t.name: t.grain for t in schema.TABLES}.items() <= tables.items()
+        made = dict(
+            con.execute(
+                """select table_name, comment from duckdb_tables()
+                   union all select view_name, comment from duckdb_views() where not internal"""
+            ).fetchall()
+        )
+        assert {p.name: p.grain for p in schema.PARTS}.items() <= made.items()
         columns = con.execute(
-            "select count(*), count(comment) from duckdb_columns() where not internal and table_name <> 'store_version'"
+            """select table_name, column_name, data_type, comment from duckdb_columns()
+               where not internal and table_name <> 'store_version' order by table_name, column_index"""
         ).fetchall()
-    assert columns[0][0] == columns[0][1] == sum(len(t.columns) for t in schema.TABLES)
+    told = [(p.name, c.name, c.type, c.doc) for p in schema.PARTS for c in p.columns]
+    assert columns == sorted(told, key=lambda row: row[0])
 
 
 def test_public_tables_have_the_columns_of_the_contract():
@@ -113,9 +120,13 @@ def test_removing_a_trace_leaves_the_others(tmp_path):
     with store.open_store(tmp_path / "s.duckdb") as con:
         for t in ("a", "b"):
             store.insert_row(con, "traces", {"trace_id": t})
-            store.insert(con, "ops", pl.DataFrame({"trace_id": [t], "op_id": [0]}))
+            store.insert(con, "ops", pl.DataFrame({"trace_id": [t] * 2, "op_id": [0, 1], "name": ["x", "y"]}))
+        assert con.execute("select count(*) from ops").fetchall() == [(4,)]
         store.remove_trace(con, "a")
+        assert con.execute("select distinct trace_id from op_forms").fetchall() == [("b",)]
+        assert con.execute("select count(*) from op_rows").fetchall() == [(2,)]
         assert con.execute("select trace_id from ops union all select trace_id from traces").fetchall() == [
+            ("b",),
             ("b",),
             ("b",),
         ]

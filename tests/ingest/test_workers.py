@@ -12,7 +12,7 @@ import pytest
 from tracegap.ingest import pipeline, store
 from tracegap.ingest.errors import InputError
 from tracegap.ingest.readers import _kineto_share
-from tracegap.ingest.schema import TABLES
+from tracegap.ingest.schema import RELATIONS
 from tracegap.ingest.trace import Trace
 from tracegap.ingest.workers import BIG_BYTES, reading_ahead
 
@@ -37,7 +37,7 @@ def tables(folder: Path, name: str, workers: int) -> dict[str, list[tuple[Any, .
     with store.open_store(folder / name) as con:
         results = pipeline.ingest_paths(con, [folder / "job"], workers=workers)
         assert [(r.status, r.rank) for r in results] == [("ok", 0), ("ok", 1)]
-        shown = {t.name: [c for c in t.names if c != "ingested_at"] for t in TABLES}
+        shown = {t.name: [c for c in t.names if c != "ingested_at"] for t in RELATIONS}
         return {t: con.execute(f"select {', '.join(c)} from {t} order by all").fetchall() for t, c in shown.items()}
 
 

@@ -239,10 +239,18 @@ def _put_rank(con: duckdb.DuckDBPyConnection, run_id: str, trace_id: str, rank: 
     for part in MEMORY:
         store.insert_row(con, "memory", {"trace_id": trace_id, "device_id": "0", "detail": False, **part})
     for table, rows in (
-        ("ops", ops), ("op_windows", windows), ("steps", steps), ("collectives", collectives),
+        ("ops", ops), ("op_parts", windows), ("steps", steps), ("collectives", collectives),
         ("collective_matches", matches), ("comm_windows", comm), ("step_theory", theory), ("idle_causes", idle),
     ):  # fmt: skip
         store.insert(con, table, pl.DataFrame(rows, infer_schema_length=None))
+
+
+def change_ops(con: duckdb.DuckDBPyConnection, changes: str) -> None:
+    """Stores all operations anew with other values: `expression as column, ...`."""
+    rows = store.frame_of(con, f"select * replace ({changes}) from ops")
+    for table in ("op_rows", "op_forms"):
+        con.execute(f"delete from {table}").fetchall()
+    store.insert(con, "ops", rows)
 
 
 def put_finding(con: duckdb.DuckDBPyConnection, run_id: str = "job/mon", **values: Any) -> None:
@@ -260,6 +268,12 @@ def put_finding(con: duckdb.DuckDBPyConnection, run_id: str = "job/mon", **value
 def make_run(con: duckdb.DuckDBPyConnection) -> Callable[..., None]:
     """`put_run` into the store of this test."""
     return lambda *a, **k: put_run(con, *a, **k)
+
+
+@pytest.fixture
+def other_ops(con: duckdb.DuckDBPyConnection) -> Callable[[str], None]:
+    """`change_ops` in the store of this test."""
+    return lambda changes: change_ops(con, changes)
 
 
 @pytest.fixture

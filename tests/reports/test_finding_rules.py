@@ -340,7 +340,7 @@ def test_buckets(con, make_run, kind, us):
         "exposed_copy_ns = 0"
     ).fetchall()
     con.execute("delete from comm_windows").fetchall()
-    con.execute("delete from op_windows").fetchall()
+    con.execute("delete from op_parts").fetchall()
     assert found(con, kind, "job/mon") == []
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tracegap.ingest import schema
 from tracegap.ingest.idle import CAUSES
 from tracegap.ingest.load import store_trace
 from tracegap.ingest.store import frame_of, open_store
@@ -212,8 +213,8 @@ KERNELS = st.lists(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(KERNELS, SPANS, st.booleans())
 def test_rows_add_up_to_the_causes_of_the_step(con, kernels, spans, two_steps):
-    for table in ("traces", "ops", "steps", "host_events", "op_windows", "devices", "idle_causes", "runs", "peaks"):
-        con.execute(f"delete from {table}").fetchall()
+    for table in schema.TABLES:
+        con.execute(f"delete from {table.name}").fetchall()
     ops = [
         kernel(i, start, start + dur, launch, thread)
         for i, (start, dur, launch, thread) in enumerate(sorted(kernels, key=str))

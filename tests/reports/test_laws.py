@@ -172,6 +172,10 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyC
         join.prepare(con)
         join.evaluate_stale(con, [r.run_id for r in ingest_paths(con, [folder / "traces"]) if r.run_id])
         con.execute("delete from idle_causes").fetchall()
+        for view in ("ops", "op_windows", "host_events"):  # rows that can be changed one by one
+            con.execute(
+                f"create table told as from {view}; drop view {view}; alter table told rename to {view}"
+            ).fetchall()
         yield con
 
 
@@ -228,7 +232,7 @@ def test_a_store_that_was_never_evaluated_is_named(tmp_path: Path) -> None:
 def test_the_laws_know_all_buckets_keys_and_words() -> None:
     assert all(column in LAWS["buckets_add_up"].sql for column in buckets.COLUMNS)
     assert all(
-        f"from {t.name} group by" in LAWS["keys_are_unique"].sql.replace("\n", " ") for t in schema.TABLES if t.key
+        f"from {t.name} group by" in LAWS["keys_are_unique"].sql.replace("\n", " ") for t in schema.RELATIONS if t.key
     )
     for word in (*OpClass, *CollectiveKind):
         assert f"'{word.value}'" in LAWS["words_are_known"].sql

@@ -159,7 +159,7 @@ def test_presets_and_keys_of_config_json_describe_a_model():
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_useful_and_recomputed_math_are_the_math_and_neither_is_negative(con, products, needed):
     con.execute(
-        "delete from runs; delete from traces; delete from steps; delete from ops; delete from op_windows"
+        "delete from runs; delete from traces; delete from steps; delete from op_rows; delete from op_forms; delete from op_parts"
     ).fetchall()
     host = Host()
     for flops, attention in products:

@@ -286,7 +286,7 @@ def test_an_unknown_run_is_named_with_those_there_are(con: Con, make_run: Make, 
 
 def test_the_headline_says_why_nothing_can_be_said(con: Con, make_run: Make, anew: Make) -> None:
     make_run()
-    con.execute("update ops set flops = null, bytes = null").fetchall()
+    con.execute("update op_forms set flops = null, bytes = null").fetchall()
     con.execute("update comm_windows set minimum_ns = 0").fetchall()
     anew()
     summary = summarize(con, "job/mon")

@@ -174,11 +174,12 @@ def test_lost_time_is_what_the_step_would_gain(con: Con, make_run: Make) -> None
     assert [v for v in lost.values() if v is None] == [None]  # the kernel of unknown cost
 
 
-def test_instances_of_an_operation_count_together(con: Con, make_run: Make) -> None:
+def test_instances_of_an_operation_count_together(con: Con, make_run: Make, other_ops: Make) -> None:
     """XLA numbers its fusions, and a model its layers; tile sizes in kernel names tell kernels apart."""
     make_run()
-    con.execute(
-        "update ops set name = 'fusion.' || op_id, framework_op = 'jit(f)/layer_' || step || '/add' where dtype = 'fp32'"
+    other_ops(
+        "if(dtype = 'fp32', 'fusion.' || op_id, name) as name, "
+        "if(dtype = 'fp32', 'jit(f)/layer_' || step || '/add', framework_op) as framework_op"
     )
     rows = built(con, operations).figures[0].query.rows
     fused = rows.filter(operation="fusion").to_dicts()
@@ -215,7 +216,7 @@ def test_collectives_measured_against_predicted(con: Con, make_run: Make) -> Non
 
 def test_collectives_of_no_step_and_of_no_predicted_time(con: Con, make_run: Make) -> None:
     make_run()
-    con.execute("update ops set step = null").fetchall()
+    con.execute("update op_rows set step = null").fetchall()
     con.execute("update collective_matches set predicted_ns = 0").fetchall()
     figures = built(con, importlib.import_module("tracegap.reports.sections.collectives")).figures
     assert figures[0].query.rows["predicted_gb_per_s"].to_list() == [None] * 3
@@ -321,7 +322,7 @@ def test_parts_without_any_known_cost_are_unknown_not_zero(con: Con, make_run: M
 
 def test_the_largest_parts_are_not_empty_ones(con: Con, make_run: Make, anew: Make) -> None:
     make_run(ranks=1)
-    con.execute("delete from op_windows where state <> 'compute' or op_id not in (3, 9, 15)").fetchall()
+    con.execute("delete from op_parts where state <> 'compute' or op_id not in (3, 9, 15)").fetchall()
     zero = ("exposed_comm", "exposed_copy", "idle_host", "idle_sync", "idle_input", "idle_gap", "idle_unknown", "idle")
     con.execute(
         f"update steps set wall_ns = 40000, compute_ns = 40000, {', '.join(f'{n}_ns = 0' for n in zero)}"
@@ -338,7 +339,7 @@ def test_what_is_missing_beside_the_part_is_said_too(con: Con, make_run: Make) -
     ).fetchall()
     con.execute("delete from peaks").fetchall()
     con.execute(
-        "update ops set flops = null, bytes = null, cost_note = 'no shapes' where op_class <> 'collective'"
+        "update op_forms set flops = null, bytes = null, cost_note = 'no shapes' where op_class <> 'collective'"
     ).fetchall()
     assert "no shapes; and no chip is called X; name it as “hardware”" in built(con, operations).todo
 
