@@ -18,7 +18,7 @@ from tracegap.models import hardware
 from tracegap.models.ops import State
 
 Bools = NDArray[np.bool_]
-PARSER_VERSION = 1
+PARSER_VERSION = 2
 """Raised when a reader, a classification or the account changes what is stored."""
 
 

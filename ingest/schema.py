@@ -8,7 +8,7 @@ from itertools import chain
 from tracegap.ingest.relation import FORM, Split, Table, View
 from tracegap.ingest.relation import columns_of as _columns
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised with every change of a table; a store of another version is refused with what to do."""
 
 

@@ -17,7 +17,7 @@ from tracegap.reports.comparison_words import devices_differ, first_fix, shown, 
 from tracegap.reports.summary import Summary, snapshot, summarize
 
 _BAR = 24  # characters of a bar as long as the step
-_MOST_PARTS = 11
+_MOST_PARTS = 10
 _MOST_FINDINGS = 3
 _MOST_CAUSES = 6
 _MOST_CONFIG = 3

@@ -44,7 +44,8 @@ BUCKETS = frozenset({"buckets_add_up"})
 
 BREAKS = {
     "windows_tile": Break(
-        "update steps set wall_ns = wall_ns - 1, idle_ns = idle_ns - 1, idle_gap_ns = idle_gap_ns - 1 where {step}"
+        "update steps set wall_ns = wall_ns - 1, idle_ns = idle_ns - 1, idle_gap_ns = idle_gap_ns - 1 where {step}",
+        also=frozenset({"critical_paths_are_whole"}),
     ),
     "windows_start_at_a_kernel": Break(
         "update steps set start_ns = start_ns - 1, wall_ns = wall_ns + 1, idle_ns = idle_ns + 1, "

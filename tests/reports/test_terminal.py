@@ -78,7 +78,7 @@ def test_the_parts_of_a_run_add_up_on_the_screen(con: Con, make_run: Make) -> No
     shown = [line.split("  ") for line in text.splitlines() if line.startswith("  ")]
     percents = [float(part.strip().rstrip("%")) for line in shown for part in line if part.strip().endswith("%")]
     assert sum(percents) == pytest.approx(100, abs=0.5)
-    assert "3 smaller parts" in text
+    assert "4 smaller parts" in text
 
 
 def test_a_run_without_device_work(con: Con) -> None:
