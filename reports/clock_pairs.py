@@ -11,6 +11,8 @@ MAD_TO_SIGMA = 1.4826
 _MEDIAN_OVER_MEAN = 1.2533
 """Standard error of a median over that of a mean, of a normal distribution: sqrt(pi / 2)."""
 ROUNDING_NS = 0.5
+_LEAST_NS = 500
+"""Clocks that differ by less are one: completions of one collective are seen on the ranks at moments as far apart."""
 _MIN_FOR_DRIFT = 8
 _MIN_FOR_SPREAD = 3
 _NO_JITTER_NS = 100_000
@@ -76,7 +78,7 @@ class Edges:
         slope = np.where(drifts, slope, 0)
         level = np.where(astray, level, medians_by(y - slope[edge] * x, edge, everything, len(key)))
         error = _MEDIAN_OVER_MEAN * spread / np.sqrt(count)
-        differ = drifts | (np.abs(level) > sure * error)
+        differ = drifts | (np.abs(level) > np.maximum(sure * error, _LEAST_NS))
         if not len(known):
             error = np.full(len(key), np.inf)
         return cls(key // done.traces, key % done.traces, count, level, slope, error, differ, drifts)

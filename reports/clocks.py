@@ -18,6 +18,8 @@ _DRIFT_PRIOR = 2e-4
 _PER_GROUP = 400
 """Completions of a group that are solved for, evenly over the capture; more would narrow no microsecond."""
 _ROUNDS = 12
+_MUST_EXPLAIN = 0.5
+"""Part of the disagreement of a part's completions that may be left, for its clocks to be believed."""
 _HUBER, _TUKEY = 1.5, 6.0
 """In standard deviations: where a completion begins to count for less, and where it counts for nothing."""
 
@@ -81,6 +83,14 @@ def solve(done: Completions, names: Sequence[str]) -> dict[str, Clock]:
         for i in np.unique(done.trace).tolist()
     }
     off = _disagreement(done, clocks)
+    raw = _disagreement(done, {number: Clock() for number in clocks})
+    part = tree.root[done.trace]
+    for root in np.unique(part).tolist():  # where ranks do not see a completion together, clocks explain nothing
+        mine = part == root
+        if np.median(np.abs(off[mine])) > _MUST_EXPLAIN * np.median(np.abs(raw[mine])):
+            off[mine] = raw[mine]
+            for number in np.unique(done.trace[mine]).tolist():
+                clocks[number] = replace(clocks[number], offset_ns=0, drift=0.0)
     order = np.argsort(done.trace, kind="stable")
     cuts = np.flatnonzero(np.diff(done.trace[order])) + 1
     found = {}
