@@ -17,8 +17,6 @@ def predicted(con: duckdb.DuckDBPyConnection, run: Run) -> tuple[Memory | None, 
         found, _ = run_plan.plan_of(con, run, run_plan.typical_step(con, run), run_plan.collectives(con, run))
     except TracegapError as e:
         return None, f"not predicted: {e}"
-    recipe = found.recipe
     return found.plan.memory, (
-        f"fullest device; {recipe.optimizer}, ZeRO stage {recipe.zero}, recomputation {recipe.recompute}; {found.words}; what"
-        " nobody says is as a plan chooses what fits"
+        f"fullest device; optimizer {found.recipe.optimizer}; {found.words}; what nobody says is as a plan chooses what fits"
     )

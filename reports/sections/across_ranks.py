@@ -75,8 +75,8 @@ def build(ctx: Context) -> Section:
 
 def _sentence(rows: pl.DataFrame, changes: pl.DataFrame) -> str:
     first = rows.row(0, named=True)
-    said = "Followed back from its end to its begin over what each moment waited for, the step is most of the time that"
-    said += f" {first['words']} ({people.percent(first['part_frac'])})."
+    share = people.percent(first["part_frac"])
+    said = f"Followed back from its end over what each moment waited for, {share} of the step is: {first['words']}."
     better = changes.filter(pl.col("saves_ns") > 0)
     if len(better):
         best = better.row(0, named=True)
@@ -135,5 +135,5 @@ def _changes(query: object) -> Figure:
             Column("note", "note"),
         ),
         note="The step runs again with the change, everything else as it was: what one saves, another may not save again. "
-        "More with `tracegap what-if`.",
+        "tracegap what-if answers others.",
     )

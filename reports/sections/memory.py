@@ -100,7 +100,7 @@ def build(ctx: Context) -> Section:
         ),
         note=f"Plan: {first['plan']}." if first["plan"] else "",
     )
-    figures = [devices]
+    figures = [devices] if len(known) else []
     if len(parts.rows):
         figures.insert(0, _parts(parts, first))
     return Section(
