@@ -122,6 +122,18 @@ def _put_plan(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
         }
         ratio = measured_us / predicted_us
         store.insert_row(con, "run_theory", {"run_id": run_id, **row, "ratio_frac": ratio, "note": f"note {HOSTILE}"})
+    path = (("kernel", 0, 700), ("collective", 700, 200), ("host", 900, 100))
+    for place, (kind, at_us, dur_us) in enumerate(path):
+        piece = {"place": place, "kind": kind, "rank": 0, "at_ns": at_us * 1000, "dur_ns": dur_us * 1000, "pieces": 1}
+        store.insert_row(con, "critical_path", {"run_id": run_id, "step": 1, "why": f"why {HOSTILE}", **piece})
+    change = {
+        "change": "input_gone",
+        "what": f"data {HOSTILE}",
+        "before_ns": 1_000_000,
+        "after_ns": 900_000,
+        "saves_ns": 100_000,
+    }
+    store.insert_row(con, "what_if", {"run_id": run_id, "step": 1, **change})
     memory = {"quantity": "memory", "unit": "bytes", "predicted": 4e9, "note": "not measured"}
     store.insert_row(con, "run_theory", {"run_id": run_id, **memory})
     convention = {

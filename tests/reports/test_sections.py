@@ -13,7 +13,17 @@ import pytest
 from tracegap.ingest import store
 from tracegap.reports import page, section, sections, theme
 from tracegap.reports.buckets import BUCKETS, COLUMNS
-from tracegap.reports.sections import idle, memory, operations, ranks, roofline, run_theory, steps, waterfall
+from tracegap.reports.sections import (
+    across_ranks,
+    idle,
+    memory,
+    operations,
+    ranks,
+    roofline,
+    run_theory,
+    steps,
+    waterfall,
+)
 from tracegap.reports.summary import snapshot, summarize
 
 US = 1_000
@@ -417,6 +427,17 @@ class TestRunTheory:
 
     def test_a_run_without_a_step_has_no_plan(self, module_con: Con) -> None:
         assert "no step" in built(module_con, run_theory, "empty").sentence
+
+
+def test_the_path_of_the_step_and_the_best_change(con: Con, make_run: Make) -> None:
+    make_run()
+    found = built(con, across_ranks)
+    assert "70.0% of the step is: a kernel runs." in found.sentence
+    assert "no waiting for data (data " in found.sentence
+    assert found.sentence.endswith("1.00 ms → 900 µs.")
+    path, changes = found.figures
+    assert path.query.rows["dur_ns"].to_list() == [700_000, 200_000, 100_000]
+    assert [text for text, _ in changes.cells[0]][2:4] == ["900 µs", "+100 µs"]
 
 
 def test_idle_time_is_that_of_the_step(con: Con, make_run: Make) -> None:
