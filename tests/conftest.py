@@ -13,12 +13,19 @@ SAMPLE_TRACES = Path(__file__).parents[1] / "sample_traces"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --golden FILE.csv, --cases DIR, --corpus DIR and --truth DIR."""
+    """Adds --golden FILE.csv, --cases DIR, --corpus DIR, --truth DIR and --seeds N."""
     group = parser.getgroup("tracegap", "data of the suites that anyone can run on their own")
     group.addoption("--golden", type=Path, default=DATA / "golden.csv", help="worked examples (test_golden.py)")
     group.addoption("--cases", type=Path, default=DATA / "cases", help="folders with a case.json (test_cases.py)")
     group.addoption("--truth", type=Path, help="folders of simulated traces with a truth.json (test_truth.py)")
     group.addoption("--corpus", type=Path, default=DATA / "corpus", help="traces, expected.json (test_corpus.py)")
+    group.addoption("--seeds", type=int, default=8, help="seeds of jobs with planted clocks and stragglers")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test with the argument `any_seed` runs for each of --seeds."""
+    if "any_seed" in metafunc.fixturenames:
+        metafunc.parametrize("any_seed", range(metafunc.config.getoption("--seeds")))
 
 
 @pytest.fixture(scope="session")
