@@ -187,7 +187,8 @@ def run_ids_of(con: "duckdb.DuckDBPyConnection", arguments: Sequence[str]) -> tu
             continue
         if not sources.is_given(argument):
             names = ", ".join(sorted(known)) or "none"
-            raise TracegapError(f"{argument}: neither a run of the store nor a path; runs: {names}")
+            part = " (parts are named like @rank=3, @ranks=0-3 or @ranks=0-3,steps=10-20)" if "@" in argument else ""
+            raise TracegapError(f"{argument}: neither a run of the store nor a path{part}; runs: {names}")
         results = ingest_given(con, [argument])
         status = max(status, report_failures(results))
         run_ids += [r.run_id for r in results if r.run_id]

@@ -1,5 +1,6 @@
 """Which step launched an operation, and where the step windows of a device lie (design, section 3)."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -146,8 +147,19 @@ def windows_of(ops: pl.DataFrame, marks: pl.DataFrame, issues: Issues) -> StepWi
         steps=steps,
         source=_source(marks),
         kernels=counts,
-        incomplete=_incomplete(counts, issues),
+        incomplete=_with_the_next(steps, marks, _incomplete(counts, issues)),
     )
+
+
+def _with_the_next(steps: list[int], marks: pl.DataFrame, reasons: list[str | None]) -> list[str | None]:
+    """A window that holds the time of a marked step without a kernel is no single step."""
+    marked = sorted(set(marks["step"].drop_nulls().to_list()))
+    out = list(reasons)
+    for i, (step, following) in enumerate(itertools.pairwise(steps)):
+        inside = [m for m in marked if step < m < following]
+        if inside and out[i] is None:
+            out[i] = f"step {inside[0]} runs no kernel here: its time is in this window"
+    return out
 
 
 def _pattern(ops: pl.DataFrame) -> np.ndarray | None:

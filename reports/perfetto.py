@@ -50,9 +50,10 @@ def write(con: duckdb.DuckDBPyConnection, run_id: str, out: Path, steps: tuple[i
         raise TracegapError(f"{run_id}: no such step or run in the store")
     ops = pl.DataFrame(con.sql(_OPS, params=asked))
     origin = min(int(frame["at_ns"].min()) for frame in (windows, ops) if len(frame))  # type: ignore[arg-type]
+    messages = _messages()
     temporary = out.with_name(out.name + ".part")
     with temporary.open("wb") as file:
-        trace = _Trace(_messages(), file, origin)
+        trace = _Trace(messages, file, origin)
         mine = ops.partition_by("trace_id", "device_id", as_dict=True)
         for (trace_id, device_id), steps_of_it in windows.partition_by(
             "trace_id", "device_id", as_dict=True, maintain_order=True

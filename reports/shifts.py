@@ -169,6 +169,8 @@ def note(
     """
     if not con.execute("select 1 from runs where run_id = ?", [run_id]).fetchall():
         raise TracegapError(f"{run_id}: no such run in the store")
+    if not text.strip():
+        raise TracegapError("the note is empty: say what is known of the change")
     if metric not in METRICS:
         raise TracegapError(f"{metric}: no such metric; there are {', '.join(METRICS)}")
     if state not in STATES:

@@ -93,7 +93,7 @@ from steps
 where run_id = $run_id
 """
 _MATCHED = """
-select coalesce(sum(c.exposed_ns) filter (m.instance_id is not null), 0) / nullif(sum(c.exposed_ns), 0) as matched_frac
+select coalesce(sum(c.exposed_ns) filter (m.arrival_ns is not null), 0) / nullif(sum(c.exposed_ns), 0) as matched_frac
 from collectives c
 join traces t using (trace_id)
 left join collective_matches m using (trace_id, op_id)
@@ -275,7 +275,7 @@ def buckets_of(step: dict[str, Any] | None, comm_matched_frac: float | None) -> 
     exposed = any(step[f"comm_{part}_ns"] for part in ("minimum", "wait", "inefficiency"))
     unmatched = exposed and comm_matched_frac is not None and comm_matched_frac < 0.5
     if unmatched:
-        inside = "waiting for other ranks is inside, since collectives could not be matched over ranks"
+        inside = "waiting for other ranks is inside: not all ranks of the collectives are in the run, or they were not matched"
         rest = replace(rest, title="slow communication or waiting", meaning=f"{rest.meaning}; {inside}")
     if (step["comm_modelled_share_frac"] or 0) < 0.5 and step["comm_modelled_share_frac"] is not None:
         why = "its kind, its size, its ranks or the part are not known"
@@ -283,7 +283,10 @@ def buckets_of(step: dict[str, Any] | None, comm_matched_frac: float | None) -> 
         meaning = "; ".join(filter(None, (f"what exposed communication should take cannot be said: {why}", inside)))
         rest = replace(rest, title="communication, unknown cost", meaning=meaning, group="unknown")
     if unmatched:
-        unknown("comm_wait", f"collectives could not be matched over ranks; it is in “{rest.title}”")
+        unknown(
+            "comm_wait",
+            f"not all ranks of the collectives are in the run, or they were not matched; it is in “{rest.title}”",
+        )
     return tuple((named | {rest.name: rest}).values())
 
 

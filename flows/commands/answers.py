@@ -197,8 +197,11 @@ def note(
 
     with opened(store, made=False) as con:
         shifts.note(con, run, text, metric=metric, state=state or "acknowledged", author=author)
+    told = {"run_id": run, "metric": metric, "state": state or "acknowledged", "note": text}
     if as_json:
-        dump({"run_id": run, "metric": metric, "state": state or "acknowledged", "note": text})
+        dump(told)
+    else:
+        click.echo("{run_id}, {metric}: {state}, {note}".format(**told))
 
 
 @cli.command()

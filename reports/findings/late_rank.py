@@ -20,25 +20,41 @@ RULE = Rule(
             from blamed where place = 1 group by last_rank
         ),
         reason as (
-            -- What the rank had more of than the others, by how much later it came for it.
-            select rank as last_rank, arg_max(cause, cause_ns) as cause from (
-                select rank, cause, sum(late_ns) as cause_ns from late_arrivals
-                where run_id = $1 and rank is not null and cause <> 'unknown' group by rank, cause
+            -- What the rank had more of than the others, by how much later it came for it; and how much later it came than
+            -- the last but one, which is all that mending it can save.
+            select rank as last_rank, arg_max(cause, cause_ns) as cause, sum(typical_ns) as late_ns from (
+                select a.rank, a.cause, sum(a.late_ns) as cause_ns,
+                       sum(a.late_ns) filter (a.step in (select step from typical_step)) as typical_ns
+                from late_arrivals a where a.run_id = $1 and a.rank is not null group by a.rank, a.cause
             ) group by rank
+        ),
+        idle as (
+            select i.rank as last_rank, i.bucket, sum(i.idle_ns) as idle_ns, list(i.unit) as units
+            from typical_idle i group by i.rank, i.bucket
+        ),
+        told as (
+            select l.last_rank, any_value(l.late) as late, any_value(l.steps) as steps, any_value(r.cause) as cause,
+                   sum(o.comm_wait_ns) as wait_ns, list(o.unit) as units, any_value(r.late_ns) as late_ns
+            from late l join typical_op o using (last_rank) left join reason r using (last_rank)
+            where l.late >= 0.5 * l.steps
+            group by l.last_rank
         )
-        -- What the others wait; and what mending it saves: the mean over all ranks, one of which does not wait.
-        select l.last_rank, any_value(l.late) as late, any_value(l.steps) as steps,
-               case any_value(r.cause)
+        -- What the others wait, and what mending it saves: their waiting and its own idle time for the same reason, both as
+        -- means over the devices, and no more than it came later than the last but one.
+        select t.last_rank, t.late, t.steps,
+               case t.cause
                    when 'compute' then 'it computes longer' when 'communication' then 'other collectives take it longer'
                    when 'copy' then 'it copies longer' when 'host' then 'its host launches late'
                    when 'sync' then 'its host synchronises' when 'input' then 'it waits for data'
                    when 'pipeline' then 'it waits for another stage' when 'gap' then 'its launches take longer' end as why,
-               cast(sum(o.comm_wait_ns) / nullif(any_value(z.devices) - 1, 0) / any_value(z.steps) as bigint) as others_ns,
-               cast(sum(o.comm_wait_ns) / any_value(z.n) as bigint) as saves_ns, list(o.unit) as units
-        from late l join typical_op o using (last_rank) left join reason r using (last_rank), typical_size z
-        where l.late >= 0.5 * l.steps
-        group by l.last_rank
+               cast(t.wait_ns / nullif(z.devices - 1, 0) / z.steps as bigint) as others_ns,
+               least(t.wait_ns / z.n, coalesce(t.late_ns, 0) / z.steps * (z.devices - 1) / z.devices) as comm_wait_saves_ns,
+               case when t.cause = 'input' then least(i.idle_ns / z.n, t.late_ns / z.steps / z.devices) end as idle_input_saves_ns,
+               case when t.cause = 'host' then least(i.idle_ns / z.n, t.late_ns / z.steps / z.devices) end as idle_host_saves_ns,
+               case when t.cause = 'sync' then least(i.idle_ns / z.n, t.late_ns / z.steps / z.devices) end as idle_sync_saves_ns,
+               list_concat(t.units, coalesce(i.units, [])) as units
+        from told t left join idle i on i.last_rank = t.last_rank and i.bucket = 'idle_' || t.cause, typical_size z
     """,
-    draws=("comm_wait",),
+    draws=("comm_wait", "idle_input", "idle_host", "idle_sync"),
     least_frac=0.005,
 )

@@ -10,7 +10,9 @@ RULE = Rule(
         with equal as (
             select collective, group_size, message_bytes, count(*) as known, max(busbw_gb_per_s) as busbw,
                    max(efficiency_frac) as best_frac, any_value(predicted_ns) as predicted_ns
-            from collective_gap where run_id = $1 and predicted_ns > 0 and message_bytes > 0 group by all
+            from collective_gap where run_id = $1 and predicted_ns > 0 and message_bytes > 0
+              -- Of a rank that nobody recorded all others may have waited for it, each time.
+              and transfer_ns is not null group by all
         ),
         own as (
             select o.*, e.known, e.busbw as best_busbw, e.best_frac from typical_op o

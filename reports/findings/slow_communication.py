@@ -8,7 +8,7 @@ RULE = Rule(
     query="""
         with own as (
             select coalesce(collective, 'communication of unknown kind') as collective, group_size, message_bytes, busbw_gb_per_s,
-                   comm_inefficiency_ns, unit, predicted_ns is not null as predicted, instance_id is not null as matched
+                   comm_inefficiency_ns, unit, predicted_ns is not null as predicted, wait_ns is not null as matched
             from typical_op where state = 'exposed_comm'
         )
         select collective, group_size,

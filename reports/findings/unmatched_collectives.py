@@ -7,6 +7,6 @@ RULE = Rule(
     query="""
         select m.matched_by as why, count(*) as count
         from collective_matches m join traces t using (trace_id)
-        where t.run_id = $1 and m.instance_id is null group by m.matched_by
+        where t.run_id = $1 and m.arrival_ns is null group by m.matched_by
     """,
 )

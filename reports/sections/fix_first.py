@@ -19,7 +19,8 @@ def build(ctx: Context) -> Section:
         title=title,
         sentence=people.plural(len(query.rows), "finding")
         + (
-            ", by what mending each would save of a median step at most. No time is promised twice."
+            ", by what each could give back of a median step, mean over its devices. No time is promised twice; what one change"
+            " alone makes of the step is replayed below."
             if ctx.summary.first_fix
             else "; for none of them can the saving be said."
         ),

@@ -9,6 +9,7 @@ from tracegap.reports.stage import Run
 
 ORDER = 10
 TABLES = ("collective_matches",)
+_OF_TWO = ("send", "recv", "send_recv", "permute")  # not all of the group take part
 
 
 def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
@@ -36,7 +37,7 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
             calls.with_columns(matched.rows["instance_id"]), run.topology, predictions.algorithm_of(run.config)
         ),
     )
-    store.insert(con, "collective_matches", rows)
+    store.insert(con, "collective_matches", _without_the_absent(calls, rows))
     origins = dict(calls.select("trace_id", "origin_ns").unique().rows())
     for trace_id, clock in matched.clocks.items():
         con.execute(
@@ -47,6 +48,23 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
             """,
             [clock.at(origins[trace_id]), clock.drift, clock.residual_ns, _error_ns(clock), clock.reference, trace_id],
         ).fetchall()
+
+
+def _without_the_absent(calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Takes back who came last, and when, where a rank of the group is not in the run: it may have come later still."""
+    seen = calls.select("group_size", pl.col("collective").is_in(_OF_TWO).alias("of_two")).with_columns(
+        rows["instance_id"]
+    )
+    seen = seen.with_columns(parts=pl.len().over("instance_id"))
+    absent = pl.col("instance_id").is_not_null() & (pl.col("parts") < pl.col("group_size")) & ~pl.col("of_two")
+    words = pl.format("{} of {} ranks are in the run: who came last is not known", "parts", "group_size")
+    told = seen.select(absent=absent.fill_null(value=False), words=words)
+    return rows.with_columns(
+        *(pl.when(~told["absent"]).then(name).alias(name) for name in ("arrival_ns", "last_rank", "late_ns")),
+        matched_by=pl.when(told["absent"])
+        .then(pl.format("{}; {}", "matched_by", told["words"]))
+        .otherwise("matched_by"),
+    )
 
 
 def _error_ns(clock: matching.Clock) -> int | None:

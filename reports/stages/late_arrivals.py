@@ -22,7 +22,7 @@ def run(con: duckdb.DuckDBPyConnection, run: Run) -> None:
                c.collective, m.instance_id, m.last_rank, m.late_ns, m.arrival_ns, m.predicted_ns, o.start_ns, o.dur_ns
         from collectives c join ops o using (trace_id, op_id) join collective_matches m using (trace_id, op_id)
         join traces t using (trace_id)
-        where t.run_id = ? and m.instance_id is not null and c.rank is not null
+        where t.run_id = ? and m.arrival_ns is not null and c.rank is not null
         order by c.trace_id, c.device_id, c.op_id
         """,
         [run.run_id],
