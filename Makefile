@@ -18,7 +18,7 @@ demo: $(VENV)/.installed ## read the sample traces, compare two of them, write a
 	$(VENV)/bin/tracegap demo
 
 test: lint ## all checks that need no network and no accelerator: lint, types, layers, tests
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.installed-dev ## only style, types and layers
 	$(PY) -m ruff check .

@@ -53,7 +53,7 @@ def discover(source: str | Path, settle_s: float) -> Found:
 
 
 @_step
-def ingest(store: Path, found: list[Source], calibration: Path | None) -> list[Ingested]:
+def ingest(store: Path, found: list[Source], calibration: Path | None = None) -> list[Ingested]:
     """See `flows.round.ingest`."""
     logger = get_run_logger()
     return rounds.ingest(store, found, calibration, progress=lambda source: logger.info("reading %s", source))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tracegap.ingest.intervals import Cover, Ints
 from tracegap.models.errors import TracegapError
+from tracegap.models.units import human_ns
 from tracegap.reports.instants import Why
 from tracegap.reports.replay import NEVER
 from tracegap.reports.run_schedule import RunSchedule
@@ -44,7 +45,7 @@ class Answer:
     change: str
     what: str
     before_ns: int
-    """Measured, on the device on which it is longest: steps of ranks that wait for each other are as long on all, in the end."""
+    """Measured, mean over devices."""
     after_ns: int
     """Replayed with the change, likewise."""
     note: str | None
@@ -60,6 +61,7 @@ class Answer:
         return {name: getattr(self, name) for name in ANSWERS}
 
 
+_AGREE_FRAC = 0.02  # of the longest step: devices that differ by less agree
 ANSWERS = {
     "run_id": pl.String,
     "step": pl.Int64,
@@ -80,16 +82,25 @@ def answer(run: RunSchedule, change: Change) -> Answer:
     notes = [
         run.left_out,
         None if len(run.steps) > 1 else "one step alone: what a host gains on its device is not seen",
+        _apart(after),
     ]
     return Answer(
         run_id=run.run_id,
         step=run.step,
         change=change.name,
         what=change.what,
-        before_ns=int(before.max()),
-        after_ns=int(after.max()),
+        before_ns=round(before.mean()),
+        after_ns=round(after.mean()),
         note="; ".join(filter(None, notes)) or None,
     )
+
+
+def _apart(walls_ns: Ints) -> str | None:
+    """That the devices do not agree on the step any more, where they do not: in the end ranks wait for the slowest."""
+    low, high = int(walls_ns.min()), int(walls_ns.max())
+    if high - low <= _AGREE_FRAC * high:
+        return None
+    return f"mean of {human_ns(low)} to {human_ns(high)}: devices that wait for each other settle on the longest"
 
 
 def _edges(run: RunSchedule, *why: Why) -> Mask:

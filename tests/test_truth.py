@@ -1,6 +1,7 @@
 """Simulated traces against their truth, nanosecond by nanosecond: `pytest tests/test_truth.py --truth DIR` takes anyone's.
 
-DIR holds folders of traces with a truth.json. Without it small jobs of 1, 8 and 64 ranks are simulated in each format.
+DIR holds folders of traces with a truth.json. Without it small jobs of 1 and 8 ranks are simulated in each format, with
+--seeds 50 also of 64 and with more seeds.
 """
 
 from collections.abc import Iterator
@@ -15,15 +16,18 @@ from tests.suites.subject import ingested
 
 from tracegap.reports import laws
 
-RANKS_AND_SEEDS = ((1, 1), (8, 1), (8, 2), (8, 3), (64, 1))
+RANKS_AND_SEEDS = ((1, 1), (8, 1), (64, 1), (8, 2), (8, 3))
+"""Of simulated jobs; the last three only from so many --seeds on."""
+_MANY = 20
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "given" not in metafunc.fixturenames:
         return
     root = metafunc.config.getoption("--truth")
+    many = metafunc.config.getoption("--seeds") >= _MANY
     if root is None:
-        jobs = [(form, *job) for form in simulated.FORMATS for job in RANKS_AND_SEEDS]
+        jobs = [(form, *job) for form in simulated.FORMATS for job in RANKS_AND_SEEDS[: None if many else 2]]
         rows = [
             (f"{f}-{r}-{s}::{check}", ((f, r, s), check))
             for f, r, s in jobs

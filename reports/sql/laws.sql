@@ -393,6 +393,21 @@ where p.least_ns < 0 or not exists (
       and abs(s.wall_ns - p.pieces_ns) <= ceil(abs(coalesce(t.clock_drift_frac, 0)) * s.wall_ns)
 );
 
+-- lateness_adds_up: Over the ranks that came last, late_arrivals adds up to how much later they came to each collective.
+with told as (
+    select run_id, sum(late_ns) as told_ns from late_arrivals where rank is not null group by run_id
+),
+instance as (
+    select t.run_id, m.instance_id, max(m.late_ns) as late_ns
+    from collective_matches m join collectives c using (trace_id, op_id) join traces t using (trace_id)
+    where m.last_rank is not null and c.rank is not null group by t.run_id, m.instance_id
+),
+was as (
+    select run_id, sum(late_ns) as late_ns from instance group by run_id
+)
+select 'lateness_adds_up' as law, run_id, told_ns, late_ns
+from told full join was using (run_id) where coalesce(told_ns, 0) <> coalesce(late_ns, 0);
+
 -- what_if_saves_the_difference: What a change would save is the step before it less the step after it.
 select 'what_if_saves_the_difference' as law, run_id, step, change, what, before_ns, after_ns, saves_ns
 from what_if where saves_ns <> before_ns - after_ns;

@@ -199,7 +199,7 @@ IDLE = st.lists(
 
 
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(st.lists(OPS, min_size=1, max_size=2), IDLE, st.integers(1, 3))
 def test_savings_of_made_up_runs_keep_the_law(tmp_path_factory, ranks, causes, steps):

@@ -65,7 +65,8 @@ COSTS = st.tuples(
 
 
 BY_MEMORY = {
-    OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.NORMALIZATION, OpClass.SOFTMAX, OpClass.DATA_MOVEMENT
+    OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.NORMALIZATION, OpClass.SOFTMAX, OpClass.DATA_MOVEMENT,
+    OpClass.EMBEDDING, OpClass.SORT,
 }  # fmt: skip
 
 

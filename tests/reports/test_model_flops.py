@@ -156,7 +156,7 @@ def test_presets_and_keys_of_config_json_describe_a_model():
     st.lists(st.tuples(st.integers(0, 10**15), st.booleans()), min_size=1, max_size=6),
     st.one_of(st.none(), st.integers(0, 10**16)),
 )
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_useful_and_recomputed_math_are_the_math_and_neither_is_negative(con, products, needed):
     con.execute(
         "delete from runs; delete from traces; delete from steps; delete from op_rows; delete from op_forms; delete from op_parts"

@@ -18,7 +18,7 @@ from tracegap.reports.summary import snapshot, summarize
 Con = duckdb.DuckDBPyConnection
 Make = Callable[..., None]
 HOSTILE = "</script><img src=x onerror=document.title='owned'><!--<script>\"'&"
-CHARTS = 9
+CHARTS = 10
 
 
 @dataclass

@@ -189,7 +189,7 @@ def close(measured: int, exact: Fraction) -> bool:
 
 
 @given(SCHEDULES)
-@settings(max_examples=60, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # a store is too slow to shrink on
+@settings(max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # a store is too slow to shrink on
 def test_the_whole_account_is_that_of_a_walk(con: duckdb.DuckDBPyConnection, ops: list[Op]) -> None:
     run = put(con, ops)
     stored = con.execute(
